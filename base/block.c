@@ -1,0 +1,30 @@
+#include "base/block.h"
+
+bool kvf_key_set(struct kvf_key *key, const void *bytes, size_t length)
+{
+    if (length < 1 || length > KVF_KEY_MAX_BYTES)
+        return false;
+    key->length = (uint8_t)length;
+    memcpy(key->bytes, bytes, length);
+    return true;
+}
+
+static size_t name_length(const char *text)
+{
+    return strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+}
+
+size_t kvf_namespace_tenant_bytes(const char *text)
+{
+    return name_length(text);
+}
+
+bool kvf_namespace_is_valid(const char *text)
+{
+    size_t tenant = name_length(text);
+    if (tenant == 0 || text[tenant] != '/')
+        return false;
+    size_t fingerprint = name_length(text + tenant + 1);
+    size_t all = tenant + 1 + fingerprint;
+    return fingerprint > 0 && text[all] == '\0' && all <= KVF_NAMESPACE_MAX_BYTES;
+}

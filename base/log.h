@@ -1,0 +1,28 @@
+/* One line per event on stderr: time, level, who, what. Thread-safe; a line is one write.
+ *
+ * base, storage and transport never log. Never log tokens, nonces, rkeys or payload. */
+#ifndef KVFERRY_BASE_LOG_H
+#define KVFERRY_BASE_LOG_H
+
+#include "base/status.h"
+
+enum kvf_log_level {
+    KVF_LOG_DEBUG = 0,
+    KVF_LOG_INFO,
+    KVF_LOG_WARNING,
+    KVF_LOG_ERROR,
+};
+
+/* Lines below this level are dropped. Default INFO. */
+void kvf_log_set_level(enum kvf_log_level level);
+
+/* "2026-11-30T12:00:00.123Z info server: text". Control bytes in the text become '?', so that a foreign string cannot
+ * forge a line; lines are cut at 1 KiB. */
+KVF_PRINTF(3, 4)
+void kvf_log(enum kvf_log_level level, const char *who, const char *format, ...);
+
+#define kvf_log_info(who, ...) kvf_log(KVF_LOG_INFO, who, __VA_ARGS__)
+#define kvf_log_warning(who, ...) kvf_log(KVF_LOG_WARNING, who, __VA_ARGS__)
+#define kvf_log_error(who, ...) kvf_log(KVF_LOG_ERROR, who, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,29 @@
+"""A library of the host as a Bazel repository: one cc_library `lib` with what pkg-config says."""
+
+def _ask(ctx, flag):
+    result = ctx.execute(["pkg-config", flag, ctx.attr.package])
+    if result.return_code != 0:
+        fail("pkg-config does not know %s: install deploy/packages.txt (%s)" % (ctx.attr.package, result.stderr))
+    return [word for word in result.stdout.strip().split(" ") if word]
+
+def _system_library_impl(ctx):
+    libs = ctx.attr.libs.split(" ") if ctx.attr.libs else _ask(ctx, "--libs")
+    cflags = _ask(ctx, "--cflags")
+    ctx.file("BUILD.bazel", """
+cc_library(
+    name = "lib",
+    copts = [],
+    defines = %r,
+    linkopts = %r,
+    visibility = ["@kvferry//third_party:__pkg__"],
+)
+""" % ([flag[2:] for flag in cflags if flag.startswith("-D")], libs))
+
+system_library = repository_rule(
+    implementation = _system_library_impl,
+    attrs = {
+        "package": attr.string(mandatory = True, doc = "pkg-config name"),
+        "libs": attr.string(doc = "linker words instead of pkg-config --libs"),
+    },
+    local = True,
+)
