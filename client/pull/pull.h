@@ -1,0 +1,158 @@
+/* pull: the consumer's side of a source. Keeps one session (call and lane) to one source for one tenant, packs wanted
+ * blocks into Reads, lets their bytes land in the caller's extents, checks every CRC32C, releases. The daemon and the
+ * command `kvferry pull` are its two users.
+ *
+ * Owner thread of everything: the loop's. The caller embeds struct kvf_pull with its array of blocks and leaves both
+ * alone until `ended`. Every block gets its result once, every pull ends once, at the latest at its deadline. A block's
+ * extent is the caller's again when its `block_ended` runs with state ENDED. After a forced end the lane may still touch
+ * it: then the state is QUARANTINED, and `freed` says when it is over. */
+#ifndef KVFERRY_CLIENT_PULL_PULL_H
+#define KVFERRY_CLIENT_PULL_PULL_H
+
+#include "base/arena.h"
+#include "base/block.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/status.h"
+#include "proto/rpc/rpc.h"
+#include "transport/transport.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One source for one tenant, connected when first needed. */
+struct kvf_source;
+
+/* Counted since creation of the shared `struct kvf_pull_stats`, verified bytes only. */
+struct kvf_pull_stats {
+    uint64_t reads;  /* Reads that got Grants, retries included */
+    uint64_t blocks; /* verified */
+    uint64_t bytes;  /* verified, of the blocks' lengths */
+    uint64_t misses; /* blocks that did not come, whatever the reason */
+    uint64_t quarantine_bytes; /* now: extents that a broken session may still touch */
+};
+
+struct kvf_source_options {
+    struct kvf_loop *loop;
+    struct kvf_rpc *rpc;
+    struct kvf_transport *transport;
+    const char *address; /* HOST:PORT of the source's --listen; copied */
+    const char *tenant;  /* copied */
+    const struct kvf_rpc_tls *tls; /* NULL: plaintext; borrowed for life */
+    const char *node_id; /* ours; borrowed for life */
+    uint64_t boot_epoch; /* ours */
+    uint64_t process_instance; /* random per start */
+    struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
+    /* The source told us that it drains, or came back as another boot: nothing to do but to know. May be NULL. */
+    void (*draining)(void *context, struct kvf_source *source);
+    void *context;
+};
+
+KVF_MUST_USE struct kvf_status kvf_source_create(const struct kvf_source_options *options,
+                                                 struct kvf_source **give);
+/* End the session. Pulls that are open end with CANCELLED; `closed` runs once when nothing of ours is in flight any
+ * more and the source's memory is gone. */
+void kvf_source_close(struct kvf_source *source, void (*closed)(void *context), void *context);
+/* True when no pull and no lookup is open: the caller may close it without harm. */
+bool kvf_source_is_idle(const struct kvf_source *source);
+/* DRAINING was told and no new session has been opened since; misses until a READY daemon is there again. */
+bool kvf_source_is_draining(const struct kvf_source *source);
+
+enum kvf_pull_block_state {
+    KVF_PULL_WAITING = 0, /* not in a Read yet, or to be asked for once more */
+    KVF_PULL_ASKED,       /* in a Read that is open */
+    KVF_PULL_ENDED,       /* has its result; the extent is the caller's */
+    KVF_PULL_QUARANTINED, /* has its result; the lane may still touch the extent: `freed` comes */
+};
+
+/* One wanted block. The caller sets the first part. */
+struct kvf_pull_block {
+    struct kvf_key key;
+    struct kvf_generation pin; /* none: any */
+    uint64_t length;           /* exact, from a Lookup or the caller */
+    struct kvf_extent extent;  /* destination: whole pages */
+
+    /* The result. */
+    struct kvf_status status; /* OK: every byte is there, CRC equal, the tail of the last page zero. Else a miss and
+                                 why: NOT_FOUND, PENDING, STALE, CORRUPT, BUSY, TOO_LARGE, DRAINING, DEADLINE,
+                                 UNAVAILABLE, CANCELLED, IO */
+    struct kvf_generation generation; /* the source's */
+    uint32_t crc32c;
+    enum kvf_tier tier; /* at the source, when it was granted */
+
+    /* pull's own */
+    enum kvf_pull_block_state state;
+    uint8_t attempts;
+    bool granted, landed;
+};
+
+/* One batch of blocks from one source. */
+struct kvf_pull {
+    const char *namespace; /* borrowed until ended */
+    uint64_t instance;     /* on whose behalf */
+    uint64_t deadline_ns;
+    uint64_t batch_bytes;  /* --read-batch-mib; 0: what is demanded now in one Read */
+    unsigned batches_in_flight; /* >= 1 */
+    bool stop_at_first_miss;
+    struct kvf_pull_block *blocks; /* keys occur once */
+    uint32_t block_count;
+    void (*block_ended)(struct kvf_pull *pull, uint32_t block);
+    /* After every block's block_ended. The pull struct is the caller's again unless quarantined blocks remain. */
+    void (*ended)(struct kvf_pull *pull);
+    /* A quarantined block's extent is the caller's again; when the last one is, so is the struct. */
+    void (*freed)(struct kvf_pull *pull, uint32_t block);
+
+    /* pull's own */
+    struct kvf_source *source;
+    struct kvf_list node;
+    struct kvf_timer timer;
+    uint32_t open_blocks;
+    uint32_t next_block;
+    uint32_t reads_open;
+    uint32_t quarantined_blocks;
+    bool cancelled, missed;
+};
+
+/* How many blocks from `first` on go into the next Read: add while the sum of lengths stays <= batch_bytes (0: no such
+ * bound) and <= max_bytes, and the count <= max_blocks; always at least one. Equal blocks give
+ * ceil(blocks / max(1, floor(batch / block))) Reads: 9 MiB blocks, 72 MiB: 3 at 32 MiB, 1 at 128. */
+uint32_t kvf_pull_pack(const uint64_t *lengths, uint32_t first, uint32_t count, uint64_t batch_bytes,
+                       uint64_t max_bytes, uint32_t max_blocks);
+
+/* Start. Results come by the callbacks, never inside this call. */
+void kvf_pull_start(struct kvf_source *source, struct kvf_pull *pull);
+/* Take it back: the blocks that have no result yet end CANCELLED as soon as they can. */
+void kvf_pull_cancel(struct kvf_pull *pull);
+/* A speculative pull that somebody now waits for. */
+void kvf_pull_raise(struct kvf_pull *pull);
+
+struct kvf_lookup_block {
+    struct kvf_key key;
+    /* The answer. */
+    struct kvf_status status; /* OK, PENDING, NOT_FOUND, or why there was no answer */
+    uint64_t length;
+    struct kvf_generation generation;
+    enum kvf_tier tier;
+};
+
+/* A question to the source: pins nothing. */
+struct kvf_lookup {
+    const char *namespace; /* borrowed until ended */
+    uint64_t deadline_ns;
+    struct kvf_lookup_block *blocks;
+    uint32_t block_count;
+    /* Once; when there was no answer every block says why. */
+    void (*ended)(struct kvf_lookup *lookup);
+
+    /* pull's own */
+    struct kvf_source *source;
+    struct kvf_list node;
+    struct kvf_rpc_call *call;
+    bool answered;
+};
+
+void kvf_lookup_start(struct kvf_source *source, struct kvf_lookup *lookup);
+/* `ended` still runs. */
+void kvf_lookup_cancel(struct kvf_lookup *lookup);
+
+#endif

@@ -1,0 +1,118 @@
+/* The one wrapper round gRPC's C core: calls as streams of byte messages, on an event loop.
+ *
+ * There is one kind of call. Both sides send messages (serialized protobuf, but this layer sees bytes only) and receive
+ * them; a unary call is one that carries one message each way. gRPC's own threads do the I/O; a thread of ours waits on
+ * the completion queue and posts; every callback below runs on the loop's thread, in order, one at a time.
+ *
+ * Life of a call:
+ *   OPEN     messages go both ways
+ *   CLOSED   `closed` has run: exactly once, last of all callbacks. The call's memory is gone when it returns.
+ * A client call is closed when the server's status has come, or cancel, deadline or a broken connection has taken its
+ * place. A server call is closed when its status has left or can leave no more.
+ *
+ * Owner thread of everything here: the loop's. Durations inside, never points in time. Keepalive is 5 s + 5 s on both
+ * sides, reconnect back-off at most 2 s, retries are off, each channel has a connection of its own.
+ * SIGTERM and SIGINT must be blocked in the thread that calls kvf_rpc_create (gRPC's threads inherit the mask). */
+#ifndef KVFERRY_PROTO_RPC_RPC_H
+#define KVFERRY_PROTO_RPC_RPC_H
+
+#include "base/loop.h"
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvf_rpc;         /* gRPC itself, its queue and our thread: one per process is enough */
+struct kvf_rpc_server;  /* one listening address */
+struct kvf_rpc_channel; /* a connection to one server; connects by itself */
+struct kvf_rpc_call;
+
+/* Longest message either side accepts; a longer one ends its call. */
+#define KVF_RPC_MAX_MESSAGE_BYTES ((size_t)1 << 20)
+
+struct kvf_bytes {
+    const uint8_t *data;
+    size_t length;
+};
+
+/* What a call tells its user. `call->user` is the user's. A NULL callback is skipped. */
+struct kvf_rpc_events {
+    /* A whole message; the bytes are borrowed for the time of the callback. */
+    void (*message)(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes);
+    /* The other side sends no more (server side: the client half-closed, or is gone: `closed` tells which). */
+    void (*half_closed)(struct kvf_rpc_call *call, void *user);
+    /* The end. On the client: the server's status, or what came in its place (UNAVAILABLE, DEADLINE, CANCELLED,
+     * UNSUPPORTED for an unknown method). On the server: OK when our status has been handed to gRPC, CANCELLED when the
+     * client was gone before. `text` is the server's message, never NULL. */
+    void (*closed)(struct kvf_rpc_call *call, void *user, struct kvf_status status, const char *text);
+};
+
+struct kvf_rpc_tls {
+    const char *certificate_path; /* our chain, PEM */
+    const char *key_path;
+    const char *ca_path;          /* who may sign the other side */
+};
+
+/* A method that a server offers: "/kvferry.Peer/Session". `called` runs for each new call and must set events and user
+ * by kvf_rpc_call_accept before it returns, or end the call with kvf_rpc_call_finish. */
+struct kvf_rpc_method {
+    const char *path;
+    void (*called)(struct kvf_rpc_call *call, void *context);
+    void *context;
+};
+
+KVF_MUST_USE struct kvf_status kvf_rpc_create(struct kvf_loop *loop, struct kvf_rpc **give);
+/* Every server, channel and call must be gone: their last callbacks have run. Joins the thread. NULL is fine. */
+void kvf_rpc_destroy(struct kvf_rpc *rpc);
+
+/* Listen on "HOST:PORT" (port 0: any, see kvf_rpc_server_port) or "unix:/path". tls NULL: plaintext. Methods are
+ * borrowed for the server's life; calls of any other method are answered UNIMPLEMENTED at once. The port is not shared:
+ * a taken one is an error (UNAVAILABLE, *why says so). */
+KVF_MUST_USE struct kvf_status kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address,
+                                                    const struct kvf_rpc_tls *tls,
+                                                    const struct kvf_rpc_method *methods,
+                                                    size_t method_count,
+                                                    struct kvf_rpc_server **give,
+                                                    struct kvf_why *why);
+int kvf_rpc_server_port(const struct kvf_rpc_server *server);
+/* Accept no new calls; open ones go on until grace_ms is over, then they are cancelled. `stopped` runs once, when the
+ * last call's `closed` has run and the server is gone. */
+void kvf_rpc_server_stop(struct kvf_rpc_server *server, uint64_t grace_ms,
+                         void (*stopped)(void *context), void *context);
+
+/* The address is "HOST:PORT" or "unix:/path". Does not connect before the first call. */
+KVF_MUST_USE struct kvf_status kvf_rpc_channel_open(struct kvf_rpc *rpc, const char *address,
+                                                    const struct kvf_rpc_tls *tls,
+                                                    struct kvf_rpc_channel **give,
+                                                    struct kvf_why *why);
+/* The calls on it must be closed already. NULL is fine. */
+void kvf_rpc_channel_close(struct kvf_rpc_channel *channel);
+
+/* Begin a client call. timeout_ms 0: none (a session). events is borrowed until `closed`. With wait_for_ready the call
+ * waits for the connection until its timeout, else a failed connect closes it UNAVAILABLE. */
+KVF_MUST_USE struct kvf_status kvf_rpc_call_start(struct kvf_rpc_channel *channel, const char *path,
+                                                  uint64_t timeout_ms,
+                                                  const struct kvf_rpc_events *events, void *user,
+                                                  struct kvf_rpc_call **give);
+
+/* Server side, inside `called`. */
+void kvf_rpc_call_accept(struct kvf_rpc_call *call, const struct kvf_rpc_events *events, void *user);
+
+/* Queue a message; the bytes are copied. Never blocks; order is kept. After the call has ended or half-closed it is
+ * dropped silently (`closed` tells). */
+void kvf_rpc_call_send(struct kvf_rpc_call *call, struct kvf_bytes bytes);
+/* Bytes queued but not yet taken by gRPC: for bounds, not for pacing. */
+size_t kvf_rpc_call_queued_bytes(const struct kvf_rpc_call *call);
+/* Client side: we send no more. */
+void kvf_rpc_call_half_close(struct kvf_rpc_call *call);
+/* Server side: after what is queued, end the call with this status (OK, or its gRPC equivalent) and text. */
+void kvf_rpc_call_finish(struct kvf_rpc_call *call, struct kvf_status status, const char *text);
+/* Either side: end it now; what is queued may be lost. `closed` still runs. */
+void kvf_rpc_call_cancel(struct kvf_rpc_call *call);
+
+/* Server side: who calls, as "ipv4:127.0.0.1:4711"; with TLS the one URI SAN, empty when there is not exactly one.
+ * Both borrowed from the call. */
+const char *kvf_rpc_call_peer(const struct kvf_rpc_call *call);
+const char *kvf_rpc_call_identity(const struct kvf_rpc_call *call);
+
+#endif

@@ -1,0 +1,179 @@
+/* storage: records on SSD. Appends them durably, reads them back into DRAM, finds them again after a crash. Knows
+ * locations, not keys: names and generations ride along in the records so that recovery can hand them back.
+ *
+ * Two engines behind one header: io_uring, and a pread twin for hosts that forbid it; both pass one suite.
+ *
+ * Threads: the owner's loop thread calls everything here and gets every callback. Inside, reader threads (a ring each)
+ * and one writer thread do the I/O and post back.
+ *
+ * Ownership: the caller embeds struct kvf_read_set / kvf_read / kvf_append and leaves them alone from the start to the
+ * callback `ended`, which runs exactly once each, also on error and when the store closes. No memory is allocated on
+ * the way. Sizes are bytes. */
+#ifndef KVFERRY_STORAGE_STORAGE_H
+#define KVFERRY_STORAGE_STORAGE_H
+
+#include "base/arena.h"
+#include "base/block.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/status.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvf_store;
+
+/* What a record says of its block. */
+struct kvf_record {
+    const char *namespace; /* a valid namespace; borrowed */
+    struct kvf_key key;
+    struct kvf_generation generation;
+    uint64_t length; /* of the block; its extent is the next whole page */
+    uint32_t crc32c; /* of the block's `length` bytes */
+};
+
+/* Where a record's payload lies. A segment that is freed and filled again has another sequence. */
+struct kvf_location {
+    uint32_t drive;
+    uint32_t segment;
+    uint64_t sequence;
+    uint64_t offset; /* of the payload in the segment's file, 4 KiB-aligned */
+};
+
+enum kvf_store_io {
+    KVF_STORE_IO_AUTO = 0, /* io_uring, or pread where it is forbidden */
+    KVF_STORE_IO_URING,
+    KVF_STORE_IO_PREAD,
+};
+
+struct kvf_store_options {
+    struct kvf_loop *loop;
+    const char *const *paths; /* one directory a drive; borrowed during open */
+    size_t path_count;
+    uint64_t capacity_bytes;  /* per path, preallocated; rounded down to whole segments, at least 2 */
+    uint64_t segment_bytes;   /* 0: 256 MiB. At least KVF_BLOCK_MAX_BYTES + 1 MiB, except in tests of small blocks */
+    enum kvf_store_io io;
+    unsigned read_threads;    /* 8 */
+    unsigned queue_depth;     /* pieces in flight per drive, shared by all rings: 32; at most 4096 */
+    uint64_t inflight_bytes;  /* and their bytes: 16 MiB */
+    uint64_t io_bytes;        /* longest piece: 1 MiB; a multiple of 4 KiB */
+    const struct kvf_arena *const *arenas; /* what extents may lie in; become fixed buffers; borrowed for life */
+    size_t arena_count;
+
+    /* The drive wants a sealed segment back, its oldest. The owner unlinks every record in it, waits for its own
+     * reads there to end, then calls kvf_store_free. Asked once per segment; the store goes on with what it has. */
+    void (*reclaim)(void *context, uint32_t drive, uint32_t segment, uint64_t sequence);
+    void *context;
+};
+
+/* Open, lock and, where a directory is empty, create the store; raise and sync the boot epoch (1 or more); start the
+ * threads. Nothing is served yet: kvf_store_recover comes next. Errors say in *why what is wrong with which path and
+ * what to do: INVALID (capacity, geometry), IO (missing, not a directory, no permission), BUSY (locked by another
+ * daemon), DENIED (not empty and without our marker), NO_SPACE (cannot preallocate), UNSUPPORTED (io_uring was demanded
+ * and is forbidden). On error nothing is left behind that was not there. */
+KVF_MUST_USE struct kvf_status kvf_store_open(const struct kvf_store_options *options,
+                                              struct kvf_store **give, struct kvf_why *why);
+
+/* Call `found` for every whole record (any order; several generations of one key may come: the newest counts). Sealed
+ * segments are read by their index; the open one record by record, payload CRC included, and is sealed. Returns when
+ * all are told. The record is borrowed during the callback. Call once, before the first read or append. */
+KVF_MUST_USE struct kvf_status kvf_store_recover(struct kvf_store *store,
+                                                 void (*found)(void *context,
+                                                               const struct kvf_record *record,
+                                                               struct kvf_location location),
+                                                 void *context, struct kvf_why *why);
+
+/* The boot epoch that open raised: larger than that of every earlier start on these drives. */
+uint64_t kvf_store_boot_epoch(const struct kvf_store *store);
+/* "io_uring, fixed buffers", "io_uring, plain buffers: <remedy>" or "pread: <why>": for one log line. */
+const char *kvf_store_io_text(const struct kvf_store *store);
+
+/* One block to read. The caller sets the first part. */
+struct kvf_read {
+    struct kvf_location location;
+    struct kvf_extent extent; /* where to; at least `length` rounded up to a page */
+    uint64_t length;          /* of the block */
+    /* More of the block's front is in memory: `landed_bytes` counts it, without gaps. May be coalesced, is not called
+     * for the last byte (ended is). May be NULL. */
+    void (*landed)(struct kvf_read *read, uint64_t landed_bytes);
+    /* OK: every byte is there, the tail of the last page is zero. Else nothing may be believed. CORRUPT is not judged
+     * here: whoever believes bytes checks their CRC. IO carries the errno. */
+    void (*ended)(struct kvf_read *read, struct kvf_status status);
+
+    /* storage's own */
+    struct kvf_store *store;
+    struct kvf_read_set *set;
+    struct kvf_post post;
+    struct kvf_status status;
+    uint64_t next_offset;               /* of the next piece to submit */
+    unsigned pieces_in_flight;
+    _Atomic uint64_t landed_bytes;      /* what the reader knows */
+    uint64_t told_bytes;                /* what the owner was told */
+    uint64_t landed_pieces[4];          /* bitmap of pieces that landed out of order, from the first gap on */
+    _Atomic int post_state;
+};
+
+/* Reads handled together: submitted in order, across segments and drives, sharing the window fairly with other sets. */
+struct kvf_read_set {
+    struct kvf_read **reads; /* borrowed until the last one has ended */
+    size_t count;            /* >= 1 */
+
+    /* storage's own */
+    struct kvf_list node;
+    size_t next_read;
+    size_t left;
+};
+
+/* Start all of them. Cannot fail: errors come by `ended`. */
+void kvf_store_read(struct kvf_store *store, struct kvf_read_set *set);
+
+/* One block to write. */
+struct kvf_append {
+    struct kvf_record record;
+    struct kvf_extent extent; /* holds the payload and does not change until ended; its tail is zero */
+    /* OK: durable, at *location. NO_SPACE, IO: not written; the drive may be read-only now. */
+    void (*ended)(struct kvf_append *append, struct kvf_status status, struct kvf_location location);
+
+    /* storage's own */
+    struct kvf_store *store;
+    struct kvf_post post;
+    struct kvf_list node;
+    struct kvf_status status;
+    struct kvf_location location;
+};
+
+/* Queue it; records are written in order, in groups that share their fdatasync. While no segment is free it waits (see
+ * reclaim). */
+void kvf_store_append(struct kvf_store *store, struct kvf_append *append);
+
+/* The segment that reclaim named (or any other sealed one, whole): its records are unlinked, nothing reads it. */
+void kvf_store_free(struct kvf_store *store, uint32_t drive, uint32_t segment, uint64_t sequence);
+
+/* Counted since open; per drive. Exact when nothing is in flight, else a moment's view. */
+struct kvf_drive_stats {
+    const char *path; /* borrowed */
+    uint64_t capacity_bytes;
+    uint64_t used_bytes; /* whole records in segments that are not free */
+    uint64_t read_sets;
+    uint64_t read_sqes;  /* pieces handed to the kernel, resubmissions included */
+    uint64_t read_payload_bytes;
+    uint64_t read_device_bytes;
+    uint64_t write_payload_bytes;
+    uint64_t write_device_bytes;
+    uint64_t registrations; /* fixed-buffer registrations, ring by ring */
+    uint64_t dropped;       /* appends that ended without being written */
+    uint64_t reads_in_flight;  /* reads that have not ended */
+    uint64_t writes_in_flight; /* appends that have not ended */
+    bool read_only;
+};
+
+size_t kvf_store_drive_count(const struct kvf_store *store);
+void kvf_store_stats(const struct kvf_store *store, size_t drive, struct kvf_drive_stats *stats);
+/* The segments of a drive: what an owner needs to keep its lists per segment. */
+size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive);
+
+/* Every read and append must have ended. Seals nothing, joins the threads, unlocks. NULL is fine. */
+void kvf_store_close(struct kvf_store *store);
+
+#endif

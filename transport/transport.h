@@ -1,0 +1,159 @@
+/* transport: lanes that carry the bytes of blocks from a source's DRAM to a consumer's. `tcp` is the twin that always
+ * works; verbs and ucx join behind this header and pass the same conformance suite.
+ *
+ * Who does what: the consumer says where the blocks of a Read may land (`expect`), the source says where they lie
+ * (`offer`) and, while they still come from the drive, how far they have (`landed`). Nobody names an address on the
+ * wire: blocks are named by {read id, index}.
+ *
+ * Threads: the owner's loop thread calls everything and gets every callback. A few lane threads inside serve all lanes:
+ * they send, receive and check, and post back.
+ *
+ * Ownership: the caller embeds struct kvf_lane_read with its array of blocks and leaves both alone until every block
+ * has ended. Every expected and every offered block ends exactly once, by `ended`, never inside a call; after it the
+ * block's memory is the caller's again, whatever the network still does.
+ *
+ * Life of a lane:
+ *   CONNECTING  invited (source) or connecting (consumer); expect and offer are legal already
+ *   OPEN        `opened` has run
+ *   CLOSING     kvf_lane_close, or the other side or the network ended it; blocks end with the reason
+ *   CLOSED      `closed` runs once, after the last block's `ended`; the lane's memory is gone when it returns */
+#ifndef KVFERRY_TRANSPORT_TRANSPORT_H
+#define KVFERRY_TRANSPORT_TRANSPORT_H
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/status.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kvf_transport;
+struct kvf_lane;
+
+#define KVF_NONCE_BYTES 32
+#define KVF_TOKEN_MAX_BYTES 64
+#define KVF_LANE_PIECE_BYTES ((uint64_t)1 << 20) /* turns between Reads; also the longest frame */
+
+struct kvf_nonce {
+    uint8_t bytes[KVF_NONCE_BYTES];
+};
+
+/* Two secrets for one lane, each used once: the consumer says `connect`, the source answers `accept`. */
+struct kvf_lane_nonces {
+    struct kvf_nonce connect;
+    struct kvf_nonce accept;
+};
+
+struct kvf_transport_options {
+    struct kvf_loop *loop;
+    unsigned lane_threads; /* 0: 2 */
+    const struct kvf_arena *const *arenas; /* where blocks may lie; registered with the NICs; borrowed for life */
+    size_t arena_count;
+};
+
+/* name: "tcp". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
+KVF_MUST_USE struct kvf_status kvf_transport_open(const char *name,
+                                                  const struct kvf_transport_options *options,
+                                                  struct kvf_transport **give, struct kvf_why *why);
+const char *kvf_transport_name(const struct kvf_transport *transport);
+/* Every lane must be CLOSED. Joins the lane threads. NULL is fine. */
+void kvf_transport_close(struct kvf_transport *transport);
+
+/* Source: accept lanes on "HOST:PORT" (port 0: any). UNAVAILABLE: taken. Once per transport. */
+KVF_MUST_USE struct kvf_status kvf_transport_listen(struct kvf_transport *transport,
+                                                    const char *address, struct kvf_why *why);
+int kvf_transport_port(const struct kvf_transport *transport);
+
+/* What a lane tells its owner. */
+struct kvf_lane_events {
+    void (*opened)(struct kvf_lane *lane, void *user);
+    /* OK after kvf_lane_close; else why it ended: UNAVAILABLE (the other side or the network), DEADLINE (did not open
+     * in time), PROTOCOL (the other side sent what is illegal), DENIED (a wrong nonce). */
+    void (*closed)(struct kvf_lane *lane, void *user, struct kvf_status status);
+};
+
+/* Source: make nonces (random) and a lane that waits for the one connection that says them, until the deadline. */
+KVF_MUST_USE struct kvf_status kvf_lane_invite(struct kvf_transport *transport, uint64_t deadline_ns,
+                                               const struct kvf_lane_events *events, void *user,
+                                               struct kvf_lane_nonces *nonces,
+                                               struct kvf_lane **give);
+/* Consumer: connect to "HOST:PORT", a numeric address or a name that the caller accepts to wait for. */
+KVF_MUST_USE struct kvf_status kvf_lane_connect(struct kvf_transport *transport, const char *address,
+                                                const struct kvf_lane_nonces *nonces,
+                                                uint64_t deadline_ns,
+                                                const struct kvf_lane_events *events, void *user,
+                                                struct kvf_lane **give);
+/* End it. Blocks that are still open end CANCELLED, then `closed` runs; neither waits for the other side. */
+void kvf_lane_close(struct kvf_lane *lane);
+
+enum kvf_lane_block_state {
+    KVF_LANE_BLOCK_OPEN = 0,  /* the lane may touch its memory */
+    KVF_LANE_BLOCK_ENDING,    /* the lane thread has let go; `ended` is on its way */
+    KVF_LANE_BLOCK_ENDED,     /* `ended` has run */
+};
+
+/* One block of a Read, on one lane. The caller sets the first part. */
+struct kvf_lane_block {
+    struct kvf_extent extent;
+    uint64_t length; /* >= 1; a block that will not be sent or expected has 0 and never ends */
+    /* Source: how much of its front is in memory (offer: as given; later by kvf_lane_landed). */
+    uint64_t landed_bytes;
+
+    /* Set when it has ended. */
+    struct kvf_status status; /* OK: all `length` bytes were sent, or have arrived */
+    uint32_t crc32c;          /* consumer, OK: of the bytes that arrived */
+
+    /* transport's own */
+    enum kvf_lane_block_state state;
+    uint64_t done_bytes;      /* sent or received, lane thread */
+    _Atomic uint64_t ready_bytes;
+    _Atomic bool withdrawn;
+    struct kvf_list node;
+};
+
+/* A Read on one lane. Ids rise; within a lane an id is used once. */
+struct kvf_lane_read {
+    uint64_t id;       /* >= 1 */
+    uint64_t instance; /* lanes serve instances in turns, then their Reads */
+    struct kvf_lane_block *blocks;
+    uint32_t block_count;
+    /* On the loop's thread, once per block with a length. When it has run for the last one the Read is the caller's. */
+    void (*ended)(struct kvf_lane_read *read, uint32_t block);
+
+    /* transport's own */
+    struct kvf_lane *lane;
+    struct kvf_list node;
+    struct kvf_post post;
+    struct kvf_list ended_blocks;
+    uint32_t open_blocks;
+    uint32_t next_block;
+};
+
+/* Consumer: these blocks may land here. The caller sends the Read to the source only after this. */
+void kvf_lane_expect(struct kvf_lane *lane, struct kvf_lane_read *read);
+/* Source: send these, each as far as it has landed. Blocks are sent in order of readiness, bytes of one block in order. */
+void kvf_lane_offer(struct kvf_lane *lane, struct kvf_lane_read *read);
+/* Source: the front of this offered block is in memory now, `landed_bytes` of it. Ignored once it has ended. */
+void kvf_lane_landed(struct kvf_lane_read *read, uint32_t block, uint64_t landed_bytes);
+
+/* verbs: the consumer got the token by which it may read this block. tcp needs none: PROTOCOL. */
+KVF_MUST_USE struct kvf_status kvf_lane_take(struct kvf_lane_read *read, uint32_t block,
+                                             const uint8_t *token, size_t token_bytes);
+
+#define KVF_LANE_ALL_BLOCKS UINT32_MAX
+/* Either side: stop with this block (or all that are open) as soon as its memory can be let go; it ends CANCELLED, or
+ * OK if it was done already. At the consumer what still arrives for it is discarded. */
+void kvf_lane_withdraw(struct kvf_lane_read *read, uint32_t block);
+
+struct kvf_lane_stats {
+    uint64_t sent_bytes;      /* payload */
+    uint64_t received_bytes;  /* payload that landed where it was expected */
+    uint64_t discarded_bytes; /* payload that nobody expected any more */
+    uint64_t protocol_errors; /* connections ended for what they sent, nonces that were wrong */
+};
+
+void kvf_transport_stats(const struct kvf_transport *transport, struct kvf_lane_stats *stats);
+
+#endif
