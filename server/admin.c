@@ -1,0 +1,253 @@
+#include "server/admin.h"
+
+#include "proto/admin.pb-c.h"
+#include "proto/health.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One call of the service; most are over within their message. */
+struct admin_call {
+    struct kvf_admin *admin;
+    struct kvf_rpc_call *call;
+    bool finished;
+    bool syncing;
+    struct kvf_sync sync;
+    void (*take)(struct admin_call *call, struct kvf_bytes bytes);
+};
+
+struct kvf_admin {
+    struct kvf_admin_actions actions;
+};
+
+static void finish(struct admin_call *call, struct kvf_status status, const char *text)
+{
+    call->finished = true;
+    kvf_rpc_call_finish(call->call, status, text);
+}
+
+static void finish_bad(struct admin_call *call)
+{
+    finish(call, kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0), "the request cannot be read");
+}
+
+static void finish_no_memory(struct admin_call *call)
+{
+    finish(call, kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0), "out of memory");
+}
+
+/* Any message, packed and sent as the one answer. */
+static void reply(struct admin_call *call, const ProtobufCMessage *message)
+{
+    size_t length = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes = malloc(length > 0 ? length : 1);
+    if (bytes == NULL) {
+        finish_no_memory(call);
+        return;
+    }
+    (void)protobuf_c_message_pack(message, bytes);
+    kvf_rpc_call_send(call->call, (struct kvf_bytes){bytes, length});
+    free(bytes);
+    finish(call, kvf_ok(), "");
+}
+
+static void reply_admin(struct admin_call *call, enum kvf_code code, const char *text,
+                        uint64_t blocks, uint64_t bytes)
+{
+    Kvferry__AdminReply message = KVFERRY__ADMIN_REPLY__INIT;
+    message.code = (uint32_t)code;
+    message.message = (char *)(uintptr_t)text;
+    message.blocks = blocks;
+    message.bytes = bytes;
+    reply(call, &message.base);
+}
+
+/* ---- the methods ---- */
+
+static void take_stat(struct admin_call *call, struct kvf_bytes bytes)
+{
+    (void)bytes;
+    Kvferry__StatReply message = KVFERRY__STAT_REPLY__INIT;
+    char *json = call->admin->actions.stat_json(call->admin->actions.context);
+    if (json == NULL) {
+        finish_no_memory(call);
+        return;
+    }
+    message.json = json;
+    reply(call, &message.base);
+    free(json);
+}
+
+static void take_set_read_batch(struct admin_call *call, struct kvf_bytes bytes)
+{
+    const struct kvf_admin_actions *actions = &call->admin->actions;
+    struct kvf_why said = {.text = ""};
+    Kvferry__SetReadBatchRequest *request =
+        kvferry__set_read_batch_request__unpack(NULL, bytes.length, bytes.data);
+    if (request == NULL) {
+        finish_bad(call);
+        return;
+    }
+    struct kvf_status status = actions->set_read_batch(actions->context, request->mib, &said);
+    kvferry__set_read_batch_request__free_unpacked(request, NULL);
+    reply_admin(call, (enum kvf_code)status.code, said.text, 0, 0);
+}
+
+static void take_evict(struct admin_call *call, struct kvf_bytes bytes)
+{
+    const struct kvf_admin_actions *actions = &call->admin->actions;
+    uint64_t blocks = 0, evicted = 0;
+    Kvferry__EvictRequest *request = kvferry__evict_request__unpack(NULL, bytes.length, bytes.data);
+    if (request == NULL || !request->dram) {
+        finish_bad(call);
+    } else {
+        actions->evict_dram(actions->context, &blocks, &evicted);
+        reply_admin(call, KVF_OK, "", blocks, evicted);
+    }
+    if (request != NULL)
+        kvferry__evict_request__free_unpacked(request, NULL);
+}
+
+static void sync_done(struct kvf_sync *sync)
+{
+    struct admin_call *call = kvf_container(sync, struct admin_call, sync);
+    call->syncing = false;
+    if (sync->failed > 0)
+        reply_admin(call, KVF_IO, "a drive refused some of the blocks: see the daemon's log",
+                    sync->blocks, sync->bytes);
+    else
+        reply_admin(call, KVF_OK, "", sync->blocks, sync->bytes);
+}
+
+static void take_sync(struct admin_call *call, struct kvf_bytes bytes)
+{
+    (void)bytes;
+    call->syncing = true;
+    call->sync.done = sync_done;
+    kvf_sync_start(call->admin->actions.puts, &call->sync);
+}
+
+static void take_drain(struct admin_call *call, struct kvf_bytes bytes)
+{
+    (void)bytes;
+    reply_admin(call, KVF_OK, "draining", 0, 0);
+    call->admin->actions.drain(call->admin->actions.context);
+}
+
+static void take_health(struct admin_call *call, struct kvf_bytes bytes)
+{
+    (void)bytes;
+    Grpc__Health__V1__HealthCheckResponse message = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
+    message.status = call->admin->actions.is_ready(call->admin->actions.context)
+                         ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
+                         : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
+    reply(call, &message.base);
+}
+
+/* ---- calls ---- */
+
+static void call_message(struct kvf_rpc_call *rpc_call, void *user, struct kvf_bytes bytes)
+{
+    struct admin_call *call = user;
+    (void)rpc_call;
+    if (!call->finished && !call->syncing)
+        call->take(call, bytes);
+}
+
+static void call_half_closed(struct kvf_rpc_call *rpc_call, void *user)
+{
+    struct admin_call *call = user;
+    (void)rpc_call;
+    if (!call->finished && !call->syncing)
+        finish_bad(call);
+}
+
+static void call_closed(struct kvf_rpc_call *rpc_call, void *user, struct kvf_status status,
+                        const char *text)
+{
+    struct admin_call *call = user;
+    (void)rpc_call;
+    (void)status;
+    (void)text;
+    if (call->syncing)
+        kvf_sync_cancel(&call->sync);
+    free(call);
+}
+
+static const struct kvf_rpc_events call_events = {
+    .message = call_message, .half_closed = call_half_closed, .closed = call_closed};
+
+static void begin(struct kvf_rpc_call *rpc_call, void *context,
+                  void (*take)(struct admin_call *, struct kvf_bytes))
+{
+    struct admin_call *call = calloc(1, sizeof(*call));
+    if (call == NULL) {
+        kvf_rpc_call_finish(rpc_call, kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0), "");
+        return;
+    }
+    call->admin = context;
+    call->call = rpc_call;
+    call->take = take;
+    kvf_rpc_call_accept(rpc_call, &call_events, call);
+}
+
+static void stat_called(struct kvf_rpc_call *call, void *context)
+{
+    begin(call, context, take_stat);
+}
+
+static void set_read_batch_called(struct kvf_rpc_call *call, void *context)
+{
+    begin(call, context, take_set_read_batch);
+}
+
+static void evict_called(struct kvf_rpc_call *call, void *context)
+{
+    begin(call, context, take_evict);
+}
+
+static void sync_called(struct kvf_rpc_call *call, void *context)
+{
+    begin(call, context, take_sync);
+}
+
+static void drain_called(struct kvf_rpc_call *call, void *context)
+{
+    begin(call, context, take_drain);
+}
+
+static void health_called(struct kvf_rpc_call *call, void *context)
+{
+    begin(call, context, take_health);
+}
+
+void kvf_admin_methods(struct kvf_admin *admin, struct kvf_rpc_method methods[KVF_ADMIN_METHODS])
+{
+    methods[0] = (struct kvf_rpc_method){"/kvferry.Admin/Stat", stat_called, admin};
+    methods[1] =
+        (struct kvf_rpc_method){"/kvferry.Admin/SetReadBatch", set_read_batch_called, admin};
+    methods[2] = (struct kvf_rpc_method){"/kvferry.Admin/Evict", evict_called, admin};
+    methods[3] = (struct kvf_rpc_method){"/kvferry.Admin/Sync", sync_called, admin};
+    methods[4] = (struct kvf_rpc_method){"/kvferry.Admin/Drain", drain_called, admin};
+    methods[5] = kvf_admin_health_method(admin);
+}
+
+struct kvf_rpc_method kvf_admin_health_method(struct kvf_admin *admin)
+{
+    return (struct kvf_rpc_method){"/grpc.health.v1.Health/Check", health_called, admin};
+}
+
+struct kvf_status kvf_admin_create(const struct kvf_admin_actions *actions, struct kvf_admin **give)
+{
+    struct kvf_admin *admin = calloc(1, sizeof(*admin));
+    if (admin == NULL)
+        return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
+    admin->actions = *actions;
+    *give = admin;
+    return kvf_ok();
+}
+
+void kvf_admin_destroy(struct kvf_admin *admin)
+{
+    free(admin);
+}

@@ -1,0 +1,117 @@
+/* Get: from a list of keys to pinned extents, by way of DRAM, SSD and sources; and the look-up that
+ * only asks.
+ *
+ *   PLANNING  what is where, how long is it: index, waiting for puts that are PENDING, Lookup at
+ * sources QUEUED    in admission with the sum of whole pages; nothing is held LOADING   every block
+ * has its charge, its extent and its load, or is pinned where it lay ANSWERED  `answered` has run;
+ * what is OK stays pinned until it is released
+ *
+ * A block that fails in one place is asked for in the next (other copies, other sources) while time
+ * is left. At the deadline what is not there is a miss; the caller hears at once, while loads that
+ * cannot stop keep their charge until they have. The struct frees itself when it is answered (or
+ * dropped), all blocks are released and no load is left. Owner thread: the Manager's. */
+#ifndef KVFERRY_SERVER_GET_H
+#define KVFERRY_SERVER_GET_H
+
+#include "server/admission.h"
+#include "server/index.h"
+#include "server/load.h"
+#include "server/sources.h"
+#include "server/stats.h"
+
+struct kvf_get;
+
+/* What all Gets share. The owner may change read_batch_bytes and the in-flight number at any time.
+ */
+struct kvf_gets {
+    struct kvf_loop *loop;
+    struct kvf_index *index;
+    struct kvf_loads *loads;
+    struct kvf_admission *admission;
+    struct kvf_sources *sources; /* NULL: no way to pull (no transport) */
+    struct kvf_counters *counters;
+    const char *const *peers; /* sources to ask when a request has no hint, in order */
+    size_t peer_count;
+    uint64_t read_batch_bytes;
+    unsigned read_batches_in_flight;
+    uint64_t open; /* Gets that exist */
+};
+
+enum kvf_get_item_state {
+    KVF_GET_NEW = 0,  /* to be looked up in the index, then in sources from `source` on */
+    KVF_GET_PENDING,  /* waits for a put's commit here */
+    KVF_GET_ASKING,   /* waits for a source's Lookup */
+    KVF_GET_PLANNED,  /* its length is known: goes to admission */
+    KVF_GET_LOADING,  /* charged, pinned, waits for its load */
+    KVF_GET_HELD,     /* charged, pinned, has every checked byte */
+    KVF_GET_FOUND,    /* look-up only: it is there */
+    KVF_GET_MISSED,   /* `code` says why */
+    KVF_GET_RELEASED, /* was held */
+};
+
+/* One block of a Get. The caller sets key and length. */
+struct kvf_get_item {
+    struct kvf_key key;
+    uint64_t length;         /* 0: any; in the answer: the block's */
+    enum kvf_code code;      /* OK, or why it is a miss */
+    struct kvf_entry *entry; /* HELD: pinned: extent, generation, crc32c */
+    enum kvf_tier tier;
+    enum kvf_origin origin;
+
+    enum kvf_get_item_state state;
+    struct kvf_get *get;
+    uint32_t source; /* next source to ask */
+    uint64_t charge; /* bytes of the reservation that it holds */
+    bool starts;     /* it gave the entry its extent and starts its load */
+    bool loading;    /* its load is not gone yet */
+    struct kvf_entry_watch watch;
+    struct kvf_load_waiter waiter;
+};
+
+struct kvf_get {
+    /* Set by the caller between create and start. */
+    char ns[KVF_NAMESPACE_MAX_BYTES + 1];
+    char hint[280];                     /* source to ask first and only; empty: the peers */
+    uint64_t instance;                  /* on whose behalf */
+    struct kvf_budget *instance_budget; /* must outlive the Get: its owner drops the Get first, and
+                                           counts it out */
+    uint64_t deadline_ns;
+    bool stop_at_first_miss;
+    bool lookup_only;
+    void (*answered)(
+        struct kvf_get *get);  /* once; may run inside kvf_get_start; not after kvf_get_drop */
+    void (*freed)(void *user); /* once, last */
+    void *user;
+
+    /* The answer. */
+    struct kvf_status status; /* of the Get as a whole: OK, BUSY, TOO_LARGE */
+    uint32_t item_count;
+    struct kvf_get_item *items;
+
+    /* get's own */
+    struct kvf_gets *gets;
+    struct kvf_request request;
+    struct kvf_timer timer;
+    struct kvf_timer lookup_timer;
+    struct kvf_lookup lookup;
+    uint32_t *lookup_items; /* which item each block of the look-up is */
+    uint32_t lookup_source;
+    unsigned lookup_tries;
+    uint32_t waits; /* items that wait for a commit, an answer or a load */
+    bool lookup_open, answered_done, dropped, working;
+};
+
+/* NULL: out of memory. */
+struct kvf_get *kvf_get_create(struct kvf_gets *gets, uint32_t item_count);
+void kvf_get_start(struct kvf_get *get);
+/* Give one held block back; anything else is ignored. */
+void kvf_get_release(struct kvf_get *get, uint32_t item);
+/* The caller is gone: no answer, everything is given back as soon as it can be. The pointer is
+ * dead. Legal once, at any time after create. */
+void kvf_get_drop(struct kvf_get *get);
+/* Answer now: what is not there yet is CANCELLED. */
+void kvf_get_cancel(struct kvf_get *get);
+/* Blocks from the first on that came without a gap. */
+uint32_t kvf_get_prefix(const struct kvf_get *get);
+
+#endif

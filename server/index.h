@@ -1,0 +1,141 @@
+/* The index: every block that this node has, in DRAM, on SSD or on its way, by (namespace, key);
+ * and the cache over it.
+ *
+ * An entry is one generation of one key. While it is linked a look-up finds it; unlinked it lives
+ * on for those who pin it: evicting, forgetting or a new generation only unlink. A pin is the right
+ * to touch the entry and its extent; memory and entry go with the last one. What is resident, clean
+ * and unpinned is cached: it may be evicted at any time.
+ *
+ *   PENDING  an engine writes its extent; it becomes READY at commit or goes at abort
+ *   PULLING  its bytes come from a source; it becomes READY when all are verified or goes
+ *   READY    it has content: resident (its extent holds all bytes), on SSD, or both
+ *
+ * Owner thread: the Manager's. Nothing here blocks or calls out, but for the hook `freed`. */
+#ifndef KVFERRY_SERVER_INDEX_H
+#define KVFERRY_SERVER_INDEX_H
+
+#include "base/block.h"
+#include "base/list.h"
+#include "base/pool.h"
+#include "base/status.h"
+#include "base/table.h"
+#include "storage/storage.h"
+
+struct kvf_index;
+struct kvf_load;
+
+enum kvf_entry_state {
+    KVF_ENTRY_PENDING = 0,
+    KVF_ENTRY_PULLING,
+    KVF_ENTRY_READY,
+};
+
+/* An interned namespace: entries of one namespace share its text. */
+struct kvf_space {
+    struct kvf_table_node node;
+    uint64_t number;
+    uint64_t entries;
+    char text[KVF_NAMESPACE_MAX_BYTES + 1];
+};
+
+struct kvf_entry {
+    struct kvf_table_node node;
+    struct kvf_space *space;
+    struct kvf_key key;
+    enum kvf_entry_state state;
+    bool linked;
+    uint32_t pins;
+    struct kvf_generation generation; /* none until READY */
+    uint64_t length;
+    uint32_t crc32c; /* set when READY */
+
+    struct kvf_extent extent; /* bytes 0: no memory */
+    bool resident;            /* the extent holds every byte */
+    bool verified;            /* and their CRC was checked here, or they were put here */
+    bool dirty;               /* put, and not yet on the SSD that it is bound for */
+    bool pulled;              /* came from a source: evicted before what was put here */
+    bool on_ssd;
+    struct kvf_location location;
+    struct kvf_load *load; /* the one that fills or checks the extent now */
+
+    struct kvf_list cache_node;   /* while resident, clean and unpinned */
+    struct kvf_list segment_node; /* while on SSD */
+    struct kvf_list watches;      /* who waits for PENDING to end */
+    uint64_t pinned_bytes;        /* what the pinned gauge counts for it */
+};
+
+/* Told once when the watched entry is PENDING no longer; the entry may be unlinked then. */
+struct kvf_entry_watch {
+    struct kvf_list node;
+    void (*settled)(struct kvf_entry_watch *watch);
+};
+
+struct kvf_index_options {
+    struct kvf_pool *pool;
+    struct kvf_store *store; /* NULL: no SSD tier */
+    uint64_t boot_epoch;     /* of the generations given here */
+    /* Memory became free or evictable: whoever waits for memory may try again. */
+    void (*freed)(void *context);
+    void *context;
+};
+
+KVF_MUST_USE struct kvf_status kvf_index_create(const struct kvf_index_options *options,
+                                                struct kvf_index **give);
+/* No entry may be pinned (asserted), unless `abandon`. */
+void kvf_index_destroy(struct kvf_index *index, bool abandon);
+
+/* What the key names now; NULL: nothing. Pins nothing. */
+struct kvf_entry *kvf_index_find(const struct kvf_index *index, const char *ns,
+                                 const struct kvf_key *key);
+/* A new linked entry, PENDING or PULLING, with one pin that is the caller's. What the key named
+ * before is unlinked. NULL: the process is out of memory. */
+struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const struct kvf_key *key,
+                                uint64_t length, enum kvf_entry_state state);
+/* Not found any more; watchers are told. Fine when it is unlinked already. */
+void kvf_index_unlink(struct kvf_index *index, struct kvf_entry *entry);
+/* Its bytes are whole: a new generation when `generation` is none. Watchers are told. */
+void kvf_entry_ready(struct kvf_index *index, struct kvf_entry *entry, uint32_t crc32c);
+
+void kvf_entry_pin(struct kvf_index *index, struct kvf_entry *entry);
+/* The last unpin of an unlinked entry frees it; that of a resident clean one makes it evictable. */
+void kvf_entry_unpin(struct kvf_index *index, struct kvf_entry *entry);
+/* The entry (pinned) gets this extent to be filled. Takes it. */
+void kvf_entry_give_extent(struct kvf_index *index, struct kvf_entry *entry,
+                           struct kvf_extent *extent);
+/* The entry (pinned) loses its extent, for its bytes did not come. */
+void kvf_entry_drop_extent(struct kvf_index *index, struct kvf_entry *entry);
+
+void kvf_entry_watch(struct kvf_entry *entry, struct kvf_entry_watch *watch);
+void kvf_entry_unwatch(struct kvf_entry_watch *watch);
+
+/* Memory for `bytes`, evicting what is cached, the coldest first. BUSY: too much is pinned. */
+KVF_MUST_USE struct kvf_status kvf_index_room(struct kvf_index *index, uint64_t bytes,
+                                              struct kvf_extent *extent);
+/* Give back what kvf_index_room gave and no entry took. */
+void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent);
+/* Evict all that is cached in DRAM. */
+void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes);
+
+/* ---- SSD ---- */
+
+/* A record that recovery found; the newest generation of a key wins. */
+void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *record,
+                         struct kvf_location location);
+/* Its record is durable there. */
+void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct kvf_location where);
+/* A read of this location begins, ends. A segment is given back to the store only between them. */
+void kvf_index_hold_segment(struct kvf_index *index, struct kvf_location where);
+void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where);
+/* The store wants this segment: its records are unlinked now, it is freed when no read holds it. */
+void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment,
+                       uint64_t sequence);
+
+struct kvf_index_stats {
+    uint64_t entries;
+    uint64_t pinned_bytes;
+    uint64_t clean_bytes; /* cached: resident, clean, unpinned */
+};
+
+void kvf_index_get_stats(const struct kvf_index *index, struct kvf_index_stats *stats);
+
+#endif

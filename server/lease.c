@@ -1,0 +1,379 @@
+/* Leases, in the order of their life: admission, granting, loads and lane, giving back. */
+#include "server/lease.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+#define RELEASE_GRACE_NS (2 * KVF_NS_PER_S)
+
+/* ---- giving back ---- */
+
+static void free_if_over(struct kvf_lease *lease)
+{
+    if (lease->state != KVF_LEASE_RELEASED || lease->held > 0 || lease->working)
+        return;
+    void (*freed)(void *user) = lease->freed;
+    void *user = lease->user;
+    kvf_timer_stop(lease->leases->loop, &lease->timer);
+    kvf_list_remove(&lease->node);
+    lease->leases->open--;
+    free(lease->lane_blocks);
+    free(lease->blocks);
+    free(lease);
+    freed(user);
+}
+
+static void return_charge(struct kvf_lease *lease, struct kvf_lease_block *block)
+{
+    kvf_admission_return(lease->leases->admission, &lease->request, block->charge);
+    block->charge = 0;
+}
+
+/* Nothing of ours touches the block, and the consumer is done with it (or it will never be sent):
+ * it goes back. */
+static void settle(struct kvf_lease *lease, struct kvf_lease_block *block)
+{
+    if (block->entry == NULL || block->loading || block->on_lane)
+        return;
+    if (block->failed != KVF_OK && lease->state == KVF_LEASE_GRANTED) {
+        enum kvf_code failed = block->failed;
+        block->failed = KVF_OK;
+        lease->events->fault(lease, (uint32_t)(block - lease->blocks), failed);
+    }
+    if (lease->state != KVF_LEASE_RELEASED)
+        return;
+    kvf_entry_unpin(lease->leases->index, block->entry);
+    block->entry = NULL;
+    return_charge(lease, block);
+    lease->held--;
+}
+
+static void unwatch(struct kvf_lease_block *block)
+{
+    if (block->watching)
+        kvf_entry_unwatch(&block->watch);
+    block->watching = false;
+}
+
+void kvf_lease_release(struct kvf_lease *lease)
+{
+    kvf_admission_withdraw(lease->leases->admission, &lease->request);
+    kvf_timer_stop(lease->leases->loop, &lease->timer);
+    kvf_lease_cancel(lease);
+    lease->state = KVF_LEASE_RELEASED;
+    for (uint32_t i = 0; i < lease->block_count; i++) {
+        unwatch(&lease->blocks[i]);
+        settle(lease, &lease->blocks[i]);
+    }
+    free_if_over(lease);
+}
+
+void kvf_lease_cancel(struct kvf_lease *lease)
+{
+    bool on_lane = false;
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        on_lane = on_lane || lease->blocks[i].on_lane;
+    if (on_lane)
+        kvf_lane_withdraw(&lease->lane_read, KVF_LANE_ALL_BLOCKS);
+}
+
+void kvf_lease_recheck(struct kvf_lease *lease, uint32_t block)
+{
+    if (block >= lease->block_count || lease->blocks[block].entry == NULL)
+        return;
+    struct kvf_entry *entry = lease->blocks[block].entry;
+    if (entry->resident && entry->load == NULL)
+        (void)kvf_load_check(lease->leases->loads, entry);
+}
+
+/* ---- loads and lane ---- */
+
+static void lane_ended(struct kvf_lane_read *read, uint32_t index)
+{
+    struct kvf_lease *lease = kvf_container(read, struct kvf_lease, lane_read);
+    struct kvf_lease_block *block = &lease->blocks[index];
+    block->on_lane = false;
+    if (kvf_is_ok(lease->lane_blocks[index].status)) {
+        lease->leases->counters->serve.blocks++;
+        lease->leases->counters->serve.bytes += block->length;
+    }
+    settle(lease, block);
+    free_if_over(lease);
+}
+
+static void load_landed(struct kvf_load_waiter *waiter, uint64_t landed_bytes)
+{
+    struct kvf_lease_block *block = kvf_container(waiter, struct kvf_lease_block, waiter);
+    if (block->on_lane)
+        kvf_lane_landed(&block->lease->lane_read, (uint32_t)(block - block->lease->blocks),
+                        landed_bytes);
+}
+
+static void load_ended(struct kvf_load_waiter *waiter, struct kvf_status status)
+{
+    struct kvf_lease_block *block = kvf_container(waiter, struct kvf_lease_block, waiter);
+    if (kvf_is_ok(status)) {
+        load_landed(waiter, block->length);
+        return;
+    }
+    block->failed = (enum kvf_code)status.code;
+    if (block->on_lane)
+        kvf_lane_withdraw(&block->lease->lane_read, (uint32_t)(block - block->lease->blocks));
+}
+
+static void load_gone(struct kvf_load_waiter *waiter)
+{
+    struct kvf_lease_block *block = kvf_container(waiter, struct kvf_lease_block, waiter);
+    struct kvf_lease *lease = block->lease;
+    block->loading = false;
+    settle(lease, block);
+    free_if_over(lease);
+}
+
+/* ---- granting ---- */
+
+static void settled(struct kvf_entry_watch *watch)
+{
+    struct kvf_lease_block *block = kvf_container(watch, struct kvf_lease_block, watch);
+    struct kvf_lease *lease = block->lease;
+    block->watching = false;
+    const struct kvf_entry *entry = kvf_index_find(lease->leases->index, lease->ns, &block->key);
+    if (entry != NULL && entry->state == KVF_ENTRY_READY)
+        lease->events->committed(lease, (uint32_t)(block - lease->blocks), entry->length);
+}
+
+/* What the index says to this block; a hit is pinned. */
+static void resolve(struct kvf_lease *lease, struct kvf_lease_block *block)
+{
+    struct kvf_entry *entry = kvf_index_find(lease->leases->index, lease->ns, &block->key);
+    if (entry == NULL || entry->state == KVF_ENTRY_PULLING) {
+        block->code = KVF_NOT_FOUND;
+    } else if (entry->state == KVF_ENTRY_PENDING) {
+        block->code = KVF_PENDING;
+    } else if (!kvf_generation_is_none(block->pin) &&
+               !kvf_generation_equal(block->pin, entry->generation)) {
+        block->code = KVF_STALE;
+    } else if (block->length != entry->length) {
+        block->code = KVF_NOT_FOUND; /* another geometry is another block */
+    } else {
+        block->code = KVF_OK;
+        block->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
+        block->entry = entry;
+        kvf_entry_pin(lease->leases->index, entry);
+        lease->held++;
+    }
+}
+
+static bool make_room(struct kvf_lease *lease, struct kvf_lease_block *block)
+{
+    struct kvf_extent room = {0};
+    if (block->entry == NULL || block->entry->extent.bytes > 0)
+        return true;
+    if (!kvf_is_ok(kvf_index_room(lease->leases->index, block->length, &room)))
+        return false;
+    kvf_entry_give_extent(lease->leases->index, block->entry, &room);
+    block->starts = true;
+    return true;
+}
+
+static void undo(struct kvf_lease *lease)
+{
+    for (uint32_t i = lease->block_count; i-- > 0;) {
+        struct kvf_lease_block *block = &lease->blocks[i];
+        if (block->entry == NULL)
+            continue;
+        if (block->starts)
+            kvf_entry_drop_extent(lease->leases->index, block->entry);
+        kvf_entry_unpin(lease->leases->index, block->entry);
+        block->entry = NULL;
+        block->starts = false;
+        lease->held--;
+    }
+}
+
+static bool take_all(struct kvf_lease *lease)
+{
+    bool gap = false;
+    for (uint32_t i = 0; i < lease->block_count; i++) {
+        struct kvf_lease_block *block = &lease->blocks[i];
+        if (gap && lease->stop_at_first_miss)
+            block->code = KVF_NOT_FOUND;
+        else
+            resolve(lease, block);
+        gap = gap || block->code != KVF_OK;
+    }
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        if (!make_room(lease, &lease->blocks[i]))
+            return false;
+    return true;
+}
+
+static bool start_loads(struct kvf_lease *lease)
+{
+    uint32_t count = 0;
+    struct kvf_entry **entries = calloc(lease->block_count, sizeof(struct kvf_entry *));
+    if (entries == NULL)
+        return false;
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        if (lease->blocks[i].starts)
+            entries[count++] = lease->blocks[i].entry;
+    bool started = count == 0 || kvf_load_from_ssd(lease->leases->loads, entries, count);
+    free(entries);
+    return started;
+}
+
+static void offer(struct kvf_lease *lease)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < lease->block_count; i++) {
+        struct kvf_lease_block *block = &lease->blocks[i];
+        if (block->entry == NULL)
+            continue;
+        any = block->on_lane = true;
+        lease->lane_blocks[i].extent = block->entry->extent;
+        lease->lane_blocks[i].length = block->length;
+        lease->lane_blocks[i].landed_bytes = kvf_load_landed_bytes(block->entry);
+    }
+    if (any)
+        kvf_lane_offer(lease->lane, &lease->lane_read);
+}
+
+static void join_loads(struct kvf_lease *lease)
+{
+    for (uint32_t i = 0; i < lease->block_count; i++) {
+        struct kvf_lease_block *block = &lease->blocks[i];
+        block->starts = false;
+        if (block->entry == NULL || block->entry->resident)
+            continue;
+        block->loading = true;
+        block->waiter =
+            (struct kvf_load_waiter){.landed = load_landed, .ended = load_ended, .gone = load_gone};
+        kvf_load_join(lease->leases->loads, block->entry, &block->waiter);
+    }
+}
+
+static void watch_pending(struct kvf_lease *lease)
+{
+    for (uint32_t i = 0; i < lease->block_count; i++) {
+        struct kvf_lease_block *block = &lease->blocks[i];
+        struct kvf_entry *entry = block->code == KVF_PENDING
+                                      ? kvf_index_find(lease->leases->index, lease->ns, &block->key)
+                                      : NULL;
+        if (entry == NULL || entry->state != KVF_ENTRY_PENDING)
+            continue;
+        block->watching = true;
+        block->watch.settled = settled;
+        kvf_entry_watch(entry, &block->watch);
+    }
+}
+
+static void overdue(struct kvf_timer *timer)
+{
+    struct kvf_lease *lease = kvf_container(timer, struct kvf_lease, timer);
+    lease->events->overdue(lease);
+}
+
+static bool admit(struct kvf_request *request)
+{
+    struct kvf_lease *lease = kvf_container(request, struct kvf_lease, request);
+    struct kvf_leases *leases = lease->leases;
+    if (!take_all(lease) || !start_loads(lease)) {
+        undo(lease);
+        return false;
+    }
+    lease->state = KVF_LEASE_GRANTED;
+    leases->counters->serve.reads++;
+    kvf_histogram_add(&leases->counters->stages[KVF_STAGE_ADMISSION],
+                      kvf_clock_now_ns() - request->since_ns);
+    for (uint32_t i = 0; i < lease->block_count; i++) {
+        lease->blocks[i].charge = kvf_round_up_page(lease->blocks[i].length);
+        if (lease->blocks[i].entry == NULL)
+            return_charge(lease, &lease->blocks[i]);
+    }
+    lease->timer.fire = overdue;
+    kvf_timer_start(leases->loop, &lease->timer, lease->deadline_ns + RELEASE_GRACE_NS);
+    lease->working = true; /* the session may end inside an event */
+    lease->events->granted(lease);
+    if (lease->state == KVF_LEASE_GRANTED)
+        offer(lease);
+    join_loads(lease);
+    if (lease->state == KVF_LEASE_GRANTED)
+        watch_pending(lease);
+    lease->working = false;
+    free_if_over(lease);
+    return true;
+}
+
+/* ---- admission ---- */
+
+static void refuse(struct kvf_lease *lease, enum kvf_code code)
+{
+    struct kvf_leases *leases = lease->leases;
+    const struct kvf_budget *serve = &leases->admission->classes[KVF_CLASS_SERVE];
+    uint64_t waited_ns = lease->request.state == KVF_REQUEST_QUEUED
+                             ? kvf_clock_now_ns() - lease->request.since_ns
+                             : 0;
+    uint64_t free_bytes =
+        serve->limit_bytes > serve->used_bytes ? serve->limit_bytes - serve->used_bytes : 0;
+    uint64_t short_bytes =
+        lease->request.bytes > free_bytes ? lease->request.bytes - free_bytes : 0;
+    leases->counters->serve.busy += code == KVF_BUSY;
+    lease->events->refused(lease, code, waited_ns, short_bytes);
+    kvf_lease_release(lease);
+}
+
+static void deadline(struct kvf_timer *timer)
+{
+    refuse(kvf_container(timer, struct kvf_lease, timer), KVF_BUSY);
+}
+
+struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_count)
+{
+    struct kvf_lease *lease = calloc(1, sizeof(*lease));
+    if (lease == NULL)
+        return NULL;
+    lease->blocks = calloc(block_count, sizeof(*lease->blocks));
+    lease->lane_blocks = calloc(block_count, sizeof(*lease->lane_blocks));
+    if (lease->blocks == NULL || lease->lane_blocks == NULL) {
+        free(lease->blocks);
+        free(lease->lane_blocks);
+        free(lease);
+        return NULL;
+    }
+    lease->leases = leases;
+    lease->block_count = block_count;
+    kvf_list_init(&lease->node);
+    for (uint32_t i = 0; i < block_count; i++)
+        lease->blocks[i].lease = lease;
+    leases->open++;
+    return lease;
+}
+
+void kvf_lease_start(struct kvf_lease *lease)
+{
+    struct kvf_leases *leases = lease->leases;
+    uint64_t latest = kvf_clock_now_ns() + leases->max_lease_ns;
+    if (lease->deadline_ns > latest)
+        lease->deadline_ns = latest;
+    lease->lane_read = (struct kvf_lane_read){
+        .id = lease->id,
+        .instance = lease->instance,
+        .blocks = lease->lane_blocks,
+        .block_count = lease->block_count,
+        .ended = lane_ended,
+    };
+    lease->request.class = KVF_CLASS_SERVE;
+    lease->request.instance = lease->identity_budget;
+    lease->request.admit = admit;
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        lease->request.bytes += kvf_round_up_page(lease->blocks[i].length);
+    if (lease->request.bytes > leases->max_grant_bytes ||
+        !kvf_admission_can_ever_fit(leases->admission, &lease->request)) {
+        refuse(lease, KVF_TOO_LARGE);
+        return;
+    }
+    lease->timer.fire = deadline;
+    kvf_timer_start(leases->loop, &lease->timer, lease->deadline_ns);
+    kvf_admission_submit(leases->admission, &lease->request);
+}

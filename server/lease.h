@@ -1,0 +1,111 @@
+/* Leases: what this node, as a source, holds for one Read of a peer.
+ *
+ *   QUEUED    waits in admission for its charges and memory; nothing is held
+ *   GRANTED   Grants are out; each hit is pinned, loaded where it is not resident, and offered to
+ * the lane as it lands RELEASED  the consumer is done, or the session is gone: nothing new is sent;
+ * each extent goes back when our own read and send on it have ended (freed)   after the last of
+ * them
+ *
+ * After admission nothing here waits for memory. What goes wrong later is a Fault of that one
+ * block, told when nothing touches it any more. Owner thread: the Manager's. */
+#ifndef KVFERRY_SERVER_LEASE_H
+#define KVFERRY_SERVER_LEASE_H
+
+#include "server/admission.h"
+#include "server/index.h"
+#include "server/load.h"
+#include "server/stats.h"
+#include "transport/transport.h"
+
+/* What all leases share. */
+struct kvf_leases {
+    struct kvf_loop *loop;
+    struct kvf_index *index;
+    struct kvf_loads *loads;
+    struct kvf_admission *admission;
+    struct kvf_counters *counters;
+    uint64_t max_grant_bytes;
+    uint64_t max_lease_ns;
+    uint64_t open; /* leases that exist */
+};
+
+struct kvf_lease;
+
+struct kvf_lease_events {
+    void (*granted)(struct kvf_lease *lease); /* before any Fault; may run inside kvf_lease_start */
+    void (*refused)(struct kvf_lease *lease, enum kvf_code code, uint64_t waited_ns,
+                    uint64_t short_bytes); /* instead of granted; the lease is gone after it */
+    void (*fault)(struct kvf_lease *lease, uint32_t block, enum kvf_code code);
+    void (*committed)(struct kvf_lease *lease, uint32_t block, uint64_t length);
+    void (*overdue)(
+        struct kvf_lease *lease); /* 2 s over its deadline and not released: end the session */
+};
+
+enum kvf_lease_state {
+    KVF_LEASE_QUEUED = 0,
+    KVF_LEASE_GRANTED,
+    KVF_LEASE_RELEASED,
+};
+
+struct kvf_lease_block {
+    /* Asked for. */
+    struct kvf_key key;
+    uint64_t length;
+    struct kvf_generation pin; /* none: any */
+    /* Granted. */
+    enum kvf_code code;
+    enum kvf_tier tier;
+    struct kvf_entry *entry; /* pinned while held */
+
+    struct kvf_lease *lease;
+    bool starts;  /* it gave the entry its extent and starts its load */
+    bool loading; /* its load is not gone yet */
+    bool on_lane; /* the lane may read it */
+    bool watching;
+    enum kvf_code failed; /* its load failed: a Fault once the lane has let go */
+    uint64_t charge;
+    struct kvf_load_waiter waiter;
+    struct kvf_entry_watch watch;
+};
+
+struct kvf_lease {
+    /* Set by the caller between create and start. */
+    uint64_t id;
+    uint64_t instance; /* of the engine behind it: lanes serve instances in turns */
+    uint64_t deadline_ns;
+    bool stop_at_first_miss;
+    char ns[KVF_NAMESPACE_MAX_BYTES + 1];
+    struct kvf_lane *lane;
+    struct kvf_budget *identity_budget;
+    const struct kvf_lease_events *events;
+    void (*freed)(void *user); /* once, last, whatever came before */
+    void *user;
+    struct kvf_list node; /* the session's; taken out when freed */
+
+    uint32_t block_count;
+    struct kvf_lease_block *blocks;
+
+    /* lease's own */
+    struct kvf_leases *leases;
+    enum kvf_lease_state state;
+    struct kvf_request request;
+    struct kvf_timer timer;
+    struct kvf_lane_read lane_read;
+    struct kvf_lane_block *lane_blocks;
+    uint32_t held; /* blocks whose entry is pinned */
+    bool working;
+};
+
+/* NULL: out of memory. */
+struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_count);
+/* Refused or granted comes, perhaps inside. */
+void kvf_lease_start(struct kvf_lease *lease);
+/* The source stops offering what has not been sent. */
+void kvf_lease_cancel(struct kvf_lease *lease);
+/* The consumer is done (or its session gone): no event comes any more but `freed`. The pointer is
+ * dead. */
+void kvf_lease_release(struct kvf_lease *lease);
+/* The consumer found these bytes bad: check our own copy. */
+void kvf_lease_recheck(struct kvf_lease *lease, uint32_t block);
+
+#endif

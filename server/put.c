@@ -1,0 +1,286 @@
+/* Put, in the order of its life: places, commit or abort, the write to SSD, sync. */
+#include "server/put.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+static struct kvf_status put_fail(enum kvf_code code)
+{
+    return kvf_fail(KVF_MODULE_SERVER, code, 0);
+}
+
+void kvf_puts_init(struct kvf_puts *puts)
+{
+    kvf_list_init(&puts->writing);
+    kvf_list_init(&puts->syncs);
+}
+
+/* ---- places ---- */
+
+struct kvf_put_begin *kvf_put_begin_create(struct kvf_puts *puts, uint32_t item_count)
+{
+    struct kvf_put_begin *begin = calloc(1, sizeof(*begin));
+    if (begin == NULL)
+        return NULL;
+    begin->items = calloc(item_count > 0 ? item_count : 1, sizeof(*begin->items));
+    if (begin->items == NULL) {
+        free(begin);
+        return NULL;
+    }
+    begin->puts = puts;
+    begin->item_count = item_count;
+    kvf_list_init(&begin->node);
+    return begin;
+}
+
+static void free_begin(struct kvf_put_begin *begin)
+{
+    kvf_timer_stop(begin->puts->loop, &begin->timer);
+    kvf_list_remove(&begin->node);
+    free(begin->items);
+    free(begin);
+}
+
+static void answer(struct kvf_put_begin *begin)
+{
+    struct kvf_counters *counters = begin->puts->counters;
+    for (uint32_t i = 0; i < begin->item_count; i++) {
+        counters->puts.exists += begin->items[i].code == KVF_EXISTS;
+        counters->puts.busy += begin->items[i].code == KVF_BUSY;
+    }
+    begin->answered(begin);
+    free_begin(begin);
+}
+
+/* What the key is already, or OK when it needs a place. */
+static enum kvf_code present(const struct kvf_put_begin *begin, const struct kvf_put_item *item)
+{
+    if (item->length < 1 || item->length > KVF_BLOCK_MAX_BYTES)
+        return item->length < 1 ? KVF_INVALID : KVF_TOO_LARGE;
+    const struct kvf_entry *entry = kvf_index_find(begin->puts->index, begin->ns, &item->key);
+    if (entry == NULL || entry->state == KVF_ENTRY_PULLING)
+        return KVF_OK;
+    return entry->state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_EXISTS;
+}
+
+/* False: no memory. */
+static bool make_place(struct kvf_put_begin *begin, struct kvf_put_item *item)
+{
+    struct kvf_puts *puts = begin->puts;
+    struct kvf_extent room = {0};
+    struct kvf_put *put = calloc(1, sizeof(*put));
+    if (put == NULL)
+        return false;
+    if (!kvf_is_ok(kvf_index_room(puts->index, item->length, &room)))
+        goto free_put;
+    put->entry = kvf_index_add(puts->index, begin->ns, &item->key, item->length, KVF_ENTRY_PENDING);
+    if (put->entry == NULL)
+        goto return_room;
+    kvf_entry_give_extent(puts->index, put->entry, &room);
+    put->puts = puts;
+    put->charge = begin->request;
+    put->charge.bytes = put->entry->extent.bytes;
+    kvf_list_init(&put->node);
+    item->put = put;
+    return true;
+
+return_room:
+    kvf_index_return_room(puts->index, &room);
+free_put:
+    free(put);
+    return false;
+}
+
+static void free_place(struct kvf_put *put)
+{
+    struct kvf_index *index = put->puts->index;
+    kvf_index_unlink(index, put->entry);
+    kvf_entry_drop_extent(index, put->entry);
+    kvf_entry_unpin(index, put->entry);
+    free(put);
+}
+
+static bool admit(struct kvf_request *request)
+{
+    struct kvf_put_begin *begin = kvf_container(request, struct kvf_put_begin, request);
+    uint64_t taken = 0;
+    for (uint32_t i = 0; i < begin->item_count; i++) {
+        struct kvf_put_item *item = &begin->items[i];
+        item->code = present(begin, item);
+        if (item->code != KVF_OK)
+            continue;
+        uint64_t bytes = kvf_round_up_page(item->length);
+        if (taken + bytes > request->bytes) {
+            item->code = KVF_BUSY; /* it existed when we counted, and is gone */
+        } else if (make_place(begin, item)) {
+            taken += bytes;
+        } else {
+            while (i-- > 0)
+                if (begin->items[i].put != NULL) {
+                    free_place(begin->items[i].put);
+                    begin->items[i].put = NULL;
+                }
+            return false;
+        }
+    }
+    kvf_admission_return(begin->puts->admission, request, request->bytes - taken);
+    answer(begin);
+    return true;
+}
+
+static void fail_all(struct kvf_put_begin *begin, enum kvf_code code)
+{
+    kvf_admission_withdraw(begin->puts->admission, &begin->request);
+    begin->status = put_fail(code);
+    for (uint32_t i = 0; i < begin->item_count; i++)
+        begin->items[i].code = code;
+    answer(begin);
+}
+
+static void deadline(struct kvf_timer *timer)
+{
+    fail_all(kvf_container(timer, struct kvf_put_begin, timer), KVF_BUSY);
+}
+
+void kvf_put_begin_start(struct kvf_put_begin *begin)
+{
+    struct kvf_request *request = &begin->request;
+    request->class = KVF_CLASS_DIRTY;
+    request->admit = admit;
+    for (uint32_t i = 0; i < begin->item_count; i++)
+        if (present(begin, &begin->items[i]) == KVF_OK)
+            request->bytes += kvf_round_up_page(begin->items[i].length);
+    if (!kvf_admission_can_ever_fit(begin->puts->admission, request)) {
+        fail_all(begin, KVF_TOO_LARGE);
+        return;
+    }
+    begin->timer.fire = deadline;
+    kvf_timer_start(begin->puts->loop, &begin->timer, begin->deadline_ns);
+    kvf_admission_submit(begin->puts->admission, request);
+}
+
+void kvf_put_begin_drop(struct kvf_put_begin *begin)
+{
+    kvf_admission_withdraw(begin->puts->admission, &begin->request);
+    free_begin(begin);
+}
+
+/* ---- commit or abort ---- */
+
+static void return_charge(struct kvf_put *put)
+{
+    kvf_admission_return(put->puts->admission, &put->charge, put->charge.bytes);
+}
+
+void kvf_put_abort(struct kvf_put *put)
+{
+    if (put->state == KVF_PUT_QUARANTINED)
+        put->puts->quarantine_bytes -= put->entry->extent.bytes;
+    kvf_list_remove(&put->node);
+    return_charge(put);
+    free_place(put);
+}
+
+void kvf_put_quarantine(struct kvf_put *put)
+{
+    kvf_assert(put->state == KVF_PUT_OPEN);
+    put->state = KVF_PUT_QUARANTINED;
+    put->puts->quarantine_bytes += put->entry->extent.bytes;
+    kvf_index_unlink(put->puts->index, put->entry);
+}
+
+static void start_write(struct kvf_put *put);
+
+struct kvf_generation kvf_put_finish(struct kvf_put *put, uint32_t crc32c)
+{
+    struct kvf_puts *puts = put->puts;
+    kvf_assert(put->state == KVF_PUT_OPEN);
+    kvf_list_remove(&put->node);
+    puts->counters->puts.blocks++;
+    kvf_entry_ready(puts->index, put->entry, crc32c);
+    struct kvf_generation generation = put->entry->generation;
+    if (puts->store != NULL) {
+        start_write(put);
+        return generation;
+    }
+    puts->counters->dropped[KVF_DROP_NO_SSD]++;
+    return_charge(put);
+    kvf_entry_unpin(puts->index, put->entry);
+    free(put);
+    return generation;
+}
+
+/* ---- the write to SSD ---- */
+
+static void tell_syncs(struct kvf_puts *puts)
+{
+    uint64_t oldest = UINT64_MAX;
+    if (!kvf_list_is_empty(&puts->writing))
+        oldest = kvf_container(puts->writing.next, struct kvf_put, node)->sequence;
+    kvf_list_for_each_safe (node, &puts->syncs) {
+        struct kvf_sync *sync = kvf_container(node, struct kvf_sync, node);
+        if (sync->last_sequence >= oldest)
+            continue;
+        kvf_list_remove(&sync->node);
+        sync->done(sync);
+    }
+}
+
+static void write_ended(struct kvf_append *append, struct kvf_status status,
+                        struct kvf_location location)
+{
+    struct kvf_put *put = kvf_container(append, struct kvf_put, append);
+    struct kvf_puts *puts = put->puts;
+    put->entry->dirty = false;
+    if (kvf_is_ok(status)) {
+        kvf_entry_stored(puts->index, put->entry, location);
+    } else {
+        puts->counters->dropped[KVF_DROP_WRITE_ERROR]++;
+        kvf_list_for_each (node, &puts->syncs)
+            kvf_container(node, struct kvf_sync, node)->failed++;
+    }
+    kvf_list_remove(&put->node);
+    return_charge(put);
+    kvf_entry_unpin(puts->index, put->entry);
+    free(put);
+    tell_syncs(puts);
+}
+
+static void start_write(struct kvf_put *put)
+{
+    struct kvf_entry *entry = put->entry;
+    put->state = KVF_PUT_WRITING;
+    put->sequence = ++put->puts->next_sequence;
+    kvf_list_push_back(&put->puts->writing, &put->node);
+    entry->dirty = true;
+    put->append.record = (struct kvf_record){
+        .namespace = entry->space->text,
+        .key = entry->key,
+        .generation = entry->generation,
+        .length = entry->length,
+        .crc32c = entry->crc32c,
+    };
+    put->append.extent = entry->extent;
+    put->append.ended = write_ended;
+    kvf_store_append(put->puts->store, &put->append);
+}
+
+/* ---- sync ---- */
+
+void kvf_sync_start(struct kvf_puts *puts, struct kvf_sync *sync)
+{
+    sync->last_sequence = puts->next_sequence;
+    sync->blocks = sync->bytes = sync->failed = 0;
+    kvf_list_for_each (node, &puts->writing) {
+        sync->blocks++;
+        sync->bytes += kvf_container(node, struct kvf_put, node)->entry->length;
+    }
+    kvf_list_push_back(&puts->syncs, &sync->node);
+    tell_syncs(puts);
+}
+
+void kvf_sync_cancel(struct kvf_sync *sync)
+{
+    kvf_list_remove(&sync->node);
+}

@@ -1,0 +1,107 @@
+/* Put: places for an engine to write blocks, their commit, and their way to the SSD.
+ *
+ * PutBegin asks for all its places at once and waits in admission's queue for dirty bytes; what
+ * exists, or is being put by somebody else, needs none. A place is a PENDING entry: `struct
+ * kvf_put` is the engine's hold on it.
+ *
+ *   OPEN       the engine writes the extent
+ *   WRITING    committed, visible in DRAM; its record is on the way to the SSD, its dirty bytes are
+ * charged (freed)    durable, or aborted, or there is no SSD that takes it
+ *
+ * Owner thread: the Manager's. */
+#ifndef KVFERRY_SERVER_PUT_H
+#define KVFERRY_SERVER_PUT_H
+
+#include "server/admission.h"
+#include "server/index.h"
+#include "server/stats.h"
+#include "storage/storage.h"
+
+/* What all puts share. */
+struct kvf_puts {
+    struct kvf_loop *loop;
+    struct kvf_index *index;
+    struct kvf_admission *admission;
+    struct kvf_store *store; /* NULL: no SSD tier */
+    struct kvf_counters *counters;
+
+    struct kvf_list writing; /* struct kvf_put, in order of commit */
+    struct kvf_list syncs;
+    uint64_t next_sequence;
+    uint64_t quarantine_bytes; /* places whose engine is gone but may still write */
+};
+
+void kvf_puts_init(struct kvf_puts *puts);
+
+enum kvf_put_state {
+    KVF_PUT_OPEN = 0,
+    KVF_PUT_QUARANTINED, /* its engine's connection is gone, its process perhaps not */
+    KVF_PUT_WRITING,
+};
+
+/* One block on its way in. Belongs to the engine's context while OPEN, to put.c while WRITING. */
+struct kvf_put {
+    struct kvf_list node; /* the context's, then kvf_puts.writing */
+    struct kvf_puts *puts;
+    enum kvf_put_state state;
+    uint64_t id; /* the context's name for it */
+    struct kvf_entry *entry;
+    struct kvf_request charge; /* its part of the dirty bytes */
+    uint64_t sequence;
+    struct kvf_append append;
+};
+
+struct kvf_put_item {
+    struct kvf_key key;
+    uint64_t length;
+    enum kvf_code code;  /* OK: `put` is a place */
+    struct kvf_put *put; /* given to the caller */
+};
+
+/* One PutBegin. The caller sets the first part; the struct is malloc'ed by create and frees itself
+ * after `answered`. */
+struct kvf_put_begin {
+    char ns[KVF_NAMESPACE_MAX_BYTES + 1];
+    uint64_t deadline_ns;
+    /* Once; may run inside kvf_put_begin_start. Not after drop. */
+    void (*answered)(struct kvf_put_begin *begin);
+    void *user;
+
+    struct kvf_status status; /* of the whole: OK, BUSY, TOO_LARGE */
+    uint32_t item_count;
+    struct kvf_put_item *items;
+
+    struct kvf_puts *puts;
+    struct kvf_request request;
+    struct kvf_timer timer;
+    struct kvf_list node; /* the caller's */
+};
+
+/* NULL: out of memory. */
+struct kvf_put_begin *kvf_put_begin_create(struct kvf_puts *puts, uint32_t item_count);
+void kvf_put_begin_start(struct kvf_put_begin *begin);
+/* The caller is gone, or does not want it any more: no answer. Only before `answered`. */
+void kvf_put_begin_drop(struct kvf_put_begin *begin);
+
+/* The bytes are written. Takes an OPEN put; it becomes visible and goes its way. */
+struct kvf_generation kvf_put_finish(struct kvf_put *put, uint32_t crc32c);
+/* The place goes back unwritten; nobody writes to it any more. Takes an OPEN or QUARANTINED put. */
+void kvf_put_abort(struct kvf_put *put);
+/* The engine's connection is gone: the key is free at once, the memory only with kvf_put_abort. */
+void kvf_put_quarantine(struct kvf_put *put);
+
+/* Wait until all that is being written now is durable. `done` runs once, perhaps inside the call.
+ */
+struct kvf_sync {
+    void (*done)(struct kvf_sync *sync);
+    uint64_t blocks, bytes; /* that it waited for */
+    uint64_t failed;        /* of these: not written, the drive refused */
+    uint64_t last_sequence;
+    struct kvf_list node;
+};
+
+void kvf_sync_start(struct kvf_puts *puts, struct kvf_sync *sync);
+/* Forget it; `done` does not run any more. */
+void kvf_sync_cancel(struct kvf_sync *sync);
+
+#endif

@@ -1,0 +1,159 @@
+#include "server/sources.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ADDRESS_MAX_BYTES 280
+
+enum slot_state {
+    SLOT_OPEN = 0, /* in the table, usable */
+    SLOT_CLOSING,  /* kvf_source_close was called; `closed` comes */
+};
+
+struct slot {
+    struct kvf_list node;
+    struct kvf_sources *sources;
+    enum slot_state state;
+    struct kvf_source *source;
+    char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
+    char address[ADDRESS_MAX_BYTES];
+};
+
+struct kvf_sources {
+    struct kvf_sources_options options;
+    struct kvf_list slots; /* the one used last is last */
+    size_t count;
+    bool closing;
+    void (*closed)(void *context);
+    void *context;
+    struct kvf_post closed_post;
+};
+
+static struct slot *find(struct kvf_sources *sources, const char *address, const char *tenant)
+{
+    kvf_list_for_each (node, &sources->slots) {
+        struct slot *slot = kvf_container(node, struct slot, node);
+        if (slot->state == SLOT_OPEN && strcmp(slot->address, address) == 0 &&
+            strcmp(slot->tenant, tenant) == 0)
+            return slot;
+    }
+    return NULL;
+}
+
+static void tell_closed(struct kvf_post *post)
+{
+    struct kvf_sources *sources = kvf_container(post, struct kvf_sources, closed_post);
+    sources->closed(sources->context);
+}
+
+static void source_closed(void *context)
+{
+    struct slot *slot = context;
+    struct kvf_sources *sources = slot->sources;
+    kvf_list_remove(&slot->node);
+    free(slot);
+    if (--sources->count == 0 && sources->closing)
+        kvf_loop_post(sources->options.source.loop, &sources->closed_post);
+}
+
+static void close_slot(struct slot *slot)
+{
+    if (slot->state == SLOT_CLOSING)
+        return;
+    slot->state = SLOT_CLOSING;
+    kvf_source_close(slot->source, source_closed, slot);
+}
+
+static void close_where(struct kvf_sources *sources, bool idle_only, size_t most)
+{
+    kvf_list_for_each_safe (node, &sources->slots) {
+        struct slot *slot = kvf_container(node, struct slot, node);
+        if (most == 0)
+            return;
+        if (slot->state == SLOT_CLOSING || (idle_only && !kvf_source_is_idle(slot->source)))
+            continue;
+        close_slot(slot);
+        most--;
+    }
+}
+
+static struct kvf_status add(struct kvf_sources *sources, const char *address, const char *tenant,
+                             struct slot **give)
+{
+    if (sources->count >= KVF_SOURCES_MAX)
+        close_where(sources, true, 1);
+    if (sources->closing || sources->count > KVF_SOURCES_MAX ||
+        strlen(address) >= ADDRESS_MAX_BYTES)
+        return kvf_fail(KVF_MODULE_SERVER, KVF_UNAVAILABLE, 0);
+    struct slot *slot = calloc(1, sizeof(*slot));
+    if (slot == NULL)
+        return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
+    slot->sources = sources;
+    strcpy(slot->address, address);
+    strcpy(slot->tenant, tenant);
+    struct kvf_source_options options = sources->options.source;
+    options.address = slot->address;
+    options.tenant = slot->tenant;
+    struct kvf_status status = kvf_source_create(&options, &slot->source);
+    if (!kvf_is_ok(status)) {
+        free(slot);
+        return status;
+    }
+    sources->count++;
+    kvf_list_push_back(&sources->slots, &slot->node);
+    *give = slot;
+    return kvf_ok();
+}
+
+struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address, const char *ns,
+                                   struct kvf_source **source)
+{
+    char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
+    size_t tenant_bytes = kvf_namespace_tenant_bytes(ns);
+    kvf_assert(tenant_bytes < sizeof(tenant));
+    memcpy(tenant, ns, tenant_bytes);
+    tenant[tenant_bytes] = '\0';
+
+    struct slot *slot = find(sources, address, tenant);
+    if (slot == NULL)
+        KVF_TRY(add(sources, address, tenant, &slot));
+    kvf_list_remove(&slot->node);
+    kvf_list_push_back(&sources->slots, &slot->node);
+    *source = slot->source;
+    return kvf_ok();
+}
+
+void kvf_sources_close_idle(struct kvf_sources *sources)
+{
+    close_where(sources, true, SIZE_MAX);
+}
+
+void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context)
+{
+    sources->closing = true;
+    sources->closed = closed;
+    sources->context = context;
+    if (sources->count == 0)
+        kvf_loop_post(sources->options.source.loop, &sources->closed_post);
+    else
+        close_where(sources, false, SIZE_MAX);
+}
+
+struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
+                                     struct kvf_sources **give)
+{
+    struct kvf_sources *sources = calloc(1, sizeof(*sources));
+    if (sources == NULL)
+        return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
+    sources->options = *options;
+    sources->closed_post.run = tell_closed;
+    kvf_list_init(&sources->slots);
+    *give = sources;
+    return kvf_ok();
+}
+
+void kvf_sources_destroy(struct kvf_sources *sources)
+{
+    kvf_assert(sources == NULL || sources->count == 0);
+    free(sources);
+}

@@ -1,0 +1,31 @@
+/* The sources that this daemon pulls from: one kvf_source per (address, tenant), made when first
+ * asked for, closed when idle ones must make room or the daemon ends. Owner thread: the Manager's.
+ */
+#ifndef KVFERRY_SERVER_SOURCES_H
+#define KVFERRY_SERVER_SOURCES_H
+
+#include "client/pull/pull.h"
+
+struct kvf_sources;
+
+#define KVF_SOURCES_MAX 256 /* hints come from engines: their number is bounded here */
+
+struct kvf_sources_options {
+    struct kvf_source_options source; /* address and tenant are set per source */
+};
+
+KVF_MUST_USE struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
+                                                  struct kvf_sources **give);
+/* UNAVAILABLE: too many are busy, or we are closing. *source is borrowed until the loop's next
+ * turn, or as long as a pull or look-up on it is open. The tenant is the first tenant_bytes of ns.
+ */
+KVF_MUST_USE struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address,
+                                                const char *ns, struct kvf_source **source);
+/* Close those that have nothing open. */
+void kvf_sources_close_idle(struct kvf_sources *sources);
+/* Close all; `closed` runs once, from the loop, when nothing of theirs is in flight. */
+void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context);
+/* After `closed`, or before anything was ever found. NULL is fine. */
+void kvf_sources_destroy(struct kvf_sources *sources);
+
+#endif
