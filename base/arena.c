@@ -70,7 +70,7 @@ void kvf_arena_close(struct kvf_arena *arena)
 {
     if (arena->base != NULL)
         (void)munmap(arena->base, arena->bytes);
-    if (arena->bytes != 0 && arena->fd >= 0)
+    if (arena->fd >= 0)
         (void)close(arena->fd);
     *arena = (struct kvf_arena){.fd = -1};
 }

@@ -516,7 +516,9 @@ static void set_up_queries(struct kvf_manager *manager)
         .loads = manager->loads,
         .admission = &manager->admission,
         .counters = &manager->counters,
-        .max_grant_bytes = config->max_grant_bytes,
+        .max_grant_bytes = config->max_grant_bytes < config->query_limit_per_identity_bytes
+                               ? config->max_grant_bytes
+                               : config->query_limit_per_identity_bytes,
         .max_lease_ns = config->max_lease_s * KVF_NS_PER_S,
     };
 }

@@ -1,5 +1,7 @@
 #include "server/sources.h"
 
+#include "server/address.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,13 +79,24 @@ static void close_where(struct kvf_sources *sources, bool idle_only, size_t most
     }
 }
 
+/* Hints come from engines. Without TLS blocks are believed from this host only. */
+static struct kvf_status judge_address(const struct kvf_sources *sources, const char *address)
+{
+    struct kvf_address parsed;
+    if (strlen(address) >= ADDRESS_MAX_BYTES || !kvf_address_parse(address, &parsed))
+        return kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0);
+    if (sources->options.source.tls == NULL && !kvf_address_is_loopback(&parsed))
+        return kvf_fail(KVF_MODULE_SERVER, KVF_DENIED, 0);
+    return kvf_ok();
+}
+
 static struct kvf_status add(struct kvf_sources *sources, const char *address, const char *tenant,
                              struct slot **give)
 {
+    KVF_TRY(judge_address(sources, address));
     if (sources->count >= KVF_SOURCES_MAX)
         close_where(sources, true, 1);
-    if (sources->closing || sources->count > KVF_SOURCES_MAX ||
-        strlen(address) >= ADDRESS_MAX_BYTES)
+    if (sources->closing || sources->count > KVF_SOURCES_MAX)
         return kvf_fail(KVF_MODULE_SERVER, KVF_UNAVAILABLE, 0);
     struct slot *slot = calloc(1, sizeof(*slot));
     if (slot == NULL)

@@ -16,7 +16,7 @@ struct kvf_sources_options {
 
 KVF_MUST_USE struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
                                                   struct kvf_sources **give);
-/* UNAVAILABLE: too many are busy, or we are closing. *source is borrowed until the loop's next
+/* UNAVAILABLE: too many are busy, or we are closing. INVALID: no HOST:PORT. DENIED: not on loopback, and no TLS. *source is borrowed until the loop's next
  * turn, or as long as a pull or look-up on it is open. The tenant is the first tenant_bytes of ns.
  */
 KVF_MUST_USE struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address,

@@ -17,6 +17,7 @@ enum kvf_stage {
     KVF_STAGE_LOAD,          /* an SSD load, start to last byte */
     KVF_STAGE_READ,          /* a pull, start to last verified byte */
     KVF_STAGE_VERIFY,        /* a CRC32C check of a block */
+    KVF_STAGE_H2D,           /* a copy to a GPU; engines do these, so 0 unless they tell us */
     KVF_STAGE_COUNT
 };
 

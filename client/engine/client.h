@@ -1,0 +1,13 @@
+/* Registration, apart from how the connection came to be. */
+#ifndef KVFERRY_CLIENT_ENGINE_CLIENT_H
+#define KVFERRY_CLIENT_ENGINE_CLIENT_H
+
+#include "client/engine/dialog.h"
+
+/* Ask to be registered and map the arenas. On an error the client is to be destroyed. `path` is for
+ * *why only. */
+KVF_MUST_USE struct kvf_status client_register(struct kvf_client *client, const char *name,
+                                               const char *path, uint64_t timeout_ms,
+                                               struct kvf_why *why);
+
+#endif

@@ -1,0 +1,46 @@
+/* Forget: drop keys on this node. */
+#include "client/engine/dialog.h"
+
+#define FORGET_TIMEOUT_MS 10000u
+
+static struct kvf_status forget_page(struct kvf_client *client, const char *ns,
+                                     const struct kvf_key *keys, size_t count, size_t *forgotten)
+{
+    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
+    Kvferry__EngineForget forget = KVFERRY__ENGINE_FORGET__INIT;
+    const Kvferry__EngineReply *reply;
+    for (size_t i = 0; i < count; i++)
+        client->keys[i] = (ProtobufCBinaryData){.len = keys[i].length,
+                                                .data = (uint8_t *)(uintptr_t)keys[i].bytes};
+    forget.namespace_ = (char *)(uintptr_t)ns;
+    forget.n_keys = count;
+    forget.keys = client->keys;
+    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_FORGET;
+    request.forget = &forget;
+    KVF_TRY(dialog_ask(client, &request, dialog_deadline(FORGET_TIMEOUT_MS), &reply));
+    if (reply->forgotten->blocks > count)
+        return dialog_protocol_error(client);
+    *forgotten += reply->forgotten->blocks;
+    return kvf_ok();
+}
+
+struct kvf_status kvf_forget(struct kvf_client *client, const char *ns, const struct kvf_key *keys,
+                             size_t count, size_t *forgotten)
+{
+    size_t sum = 0;
+    struct kvf_status status = dialog_check(client);
+    if (ns == NULL || !kvf_namespace_is_valid(ns))
+        status = kvf_fail(KVF_MODULE_CLIENT, KVF_INVALID, 0);
+    for (size_t i = 0; kvf_is_ok(status) && i < count; i++) {
+        if (!dialog_key_is_valid(&keys[i]))
+            status = kvf_fail(KVF_MODULE_CLIENT, KVF_INVALID, 0);
+    }
+    for (size_t done = 0; kvf_is_ok(status) && done < count;) {
+        size_t page = count - done < DIALOG_BLOCKS ? count - done : DIALOG_BLOCKS;
+        status = forget_page(client, ns, keys + done, page, &sum);
+        done += page;
+    }
+    if (forgotten != NULL)
+        *forgotten = sum;
+    return status;
+}

@@ -1,0 +1,456 @@
+/* Parts: the histogram, JSON, Prometheus text, the gauges as text. */
+#include "server/stats.h"
+
+#include <cjson/cJSON.h>
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_BUCKET_NS UINT64_C(16000)
+
+/* Upper bound of a bucket; the last one has none. */
+static uint64_t bucket_ns(unsigned bucket)
+{
+    return FIRST_BUCKET_NS << bucket;
+}
+
+void kvf_histogram_add(struct kvf_histogram *histogram, uint64_t ns)
+{
+    unsigned bucket = 0;
+    while (bucket < KVF_STAGE_BUCKETS - 1 && ns > bucket_ns(bucket))
+        bucket++;
+    histogram->counts[bucket]++;
+    histogram->count++;
+    histogram->sum_ns += ns;
+}
+
+/* The gauges in their order. Storage's are absent where there is no SSD tier. */
+struct gauge {
+    const char *name;
+    uint64_t value;
+    bool present;
+    const char *help;
+};
+
+#define GAUGES 7
+
+static void list_gauges(const struct kvf_stats *stats, struct gauge gauges[GAUGES])
+{
+    const struct kvf_drain_gauges *drain = &stats->drain;
+    const bool ssd = stats->drive_count > 0;
+    const struct gauge all[GAUGES] = {
+        {"query_bytes", drain->query_bytes, true, "Bytes that open Gets and Reads hold"},
+        {"leases", drain->leases, true, "Reads of peers that are not released"},
+        {"pinned_bytes", drain->pinned_bytes, true, "Bytes that nobody may evict now"},
+        {"ssd_reads", drain->ssd_reads, ssd, "Reads of the SSD in flight"},
+        {"ssd_writes", drain->ssd_writes, ssd, "Writes to the SSD in flight"},
+        {"dirty_bytes", drain->dirty_bytes, true, "Bytes of puts that are not on SSD yet"},
+        {"quarantine_bytes", drain->quarantine_bytes, true,
+         "Bytes that somebody who is gone could still touch"},
+    };
+    memcpy(gauges, all, sizeof(all));
+}
+
+/* Length of the whole UTF-8 sequence at text, 0 when there is none. Overlong ones, surrogates and
+ * what lies above U+10FFFF are none. */
+static size_t utf8_length(const unsigned char *text)
+{
+    const unsigned char first = text[0];
+    size_t length = first < 0x80   ? 1
+                    : first < 0xc2 ? 0
+                    : first < 0xe0 ? 2
+                    : first < 0xf0 ? 3
+                    : first < 0xf5 ? 4
+                                   : 0;
+    for (size_t at = 1; at < length; at++)
+        if ((text[at] & 0xc0) != 0x80)
+            return 0;
+    if ((first == 0xe0 && text[1] < 0xa0) || (first == 0xed && text[1] > 0x9f) ||
+        (first == 0xf0 && text[1] < 0x90) || (first == 0xf4 && text[1] > 0x8f))
+        return 0;
+    return length;
+}
+
+/* A copy that is UTF-8: paths may hold any bytes, JSON and Prometheus may not. Bytes that are no
+ * text become '?'. */
+static char *utf8_copy(const char *text)
+{
+    char *copy = strdup(text);
+    for (char *at = copy; at != NULL && *at != '\0';) {
+        size_t length = utf8_length((const unsigned char *)at);
+        if (length == 0)
+            *at = '?';
+        at += length > 0 ? length : 1;
+    }
+    return copy;
+}
+
+/* ---- JSON ---- */
+
+/* Every member that could not be added shows as `ok` false at the end, so the calls need no check
+ * of their own. */
+struct json {
+    bool ok;
+};
+
+/* cJSON keeps numbers as doubles, exact only to 2^53: hand it the digits. */
+static void add_number(struct json *json, cJSON *object, const char *name, uint64_t value)
+{
+    char digits[24];
+    (void)snprintf(digits, sizeof(digits), "%" PRIu64, value);
+    json->ok = cJSON_AddRawToObject(object, name, digits) != NULL && json->ok;
+}
+
+static void add_text(struct json *json, cJSON *object, const char *name, const char *text)
+{
+    char *copy = utf8_copy(text);
+    json->ok = copy != NULL && cJSON_AddStringToObject(object, name, copy) != NULL && json->ok;
+    free(copy);
+}
+
+static cJSON *add_object(struct json *json, cJSON *object, const char *name)
+{
+    cJSON *child = cJSON_AddObjectToObject(object, name);
+    json->ok = child != NULL && json->ok;
+    return child;
+}
+
+static void add_drive(struct json *json, cJSON *array, const struct kvf_drive_stats *drive)
+{
+    cJSON *object = cJSON_CreateObject();
+    if (object == NULL || !cJSON_AddItemToArray(array, object)) {
+        cJSON_Delete(object);
+        json->ok = false;
+        return;
+    }
+    add_text(json, object, "path", drive->path);
+    add_number(json, object, "capacity_bytes", drive->capacity_bytes);
+    add_number(json, object, "used_bytes", drive->used_bytes);
+    add_number(json, object, "read_sets", drive->read_sets);
+    add_number(json, object, "read_sqes", drive->read_sqes);
+    add_number(json, object, "read_payload_bytes", drive->read_payload_bytes);
+    add_number(json, object, "read_device_bytes", drive->read_device_bytes);
+    add_number(json, object, "write_payload_bytes", drive->write_payload_bytes);
+    add_number(json, object, "write_device_bytes", drive->write_device_bytes);
+    add_number(json, object, "registrations", drive->registrations);
+    add_number(json, object, "dropped", drive->dropped);
+    json->ok = cJSON_AddBoolToObject(object, "read_only", drive->read_only) != NULL && json->ok;
+}
+
+static void add_traffic(struct json *json, cJSON *root, const struct kvf_counters *counters)
+{
+    cJSON *pull = add_object(json, root, "pull");
+    add_number(json, pull, "reads", counters->pull.reads);
+    add_number(json, pull, "blocks", counters->pull.blocks);
+    add_number(json, pull, "bytes", counters->pull.bytes);
+    add_number(json, pull, "misses", counters->pull.misses);
+    cJSON *serve = add_object(json, root, "serve");
+    add_number(json, serve, "reads", counters->serve.reads);
+    add_number(json, serve, "blocks", counters->serve.blocks);
+    add_number(json, serve, "bytes", counters->serve.bytes);
+    add_number(json, serve, "busy", counters->serve.busy);
+    cJSON *puts = add_object(json, root, "puts");
+    add_number(json, puts, "blocks", counters->puts.blocks);
+    add_number(json, puts, "exists", counters->puts.exists);
+    add_number(json, puts, "busy", counters->puts.busy);
+}
+
+static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *stats)
+{
+    cJSON *pool = add_object(json, root, "pool");
+    add_number(json, pool, "bytes", stats->pool.bytes);
+    add_number(json, pool, "dirty", stats->pool.dirty);
+    add_number(json, pool, "pull", stats->pool.pull);
+    add_number(json, pool, "serve", stats->pool.serve);
+    add_number(json, pool, "clean", stats->pool.clean);
+    cJSON *query = add_object(json, root, "query");
+    add_number(json, query, "bytes", stats->query.bytes);
+    add_number(json, query, "peak_bytes", stats->query.peak_bytes);
+    add_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
+    add_number(json, query, "waited", stats->counters.queries_waited);
+    add_number(json, root, "coalesced_loads", stats->counters.coalesced_loads);
+}
+
+static void add_drain(struct json *json, cJSON *root, const struct kvf_stats *stats)
+{
+    struct gauge gauges[GAUGES];
+    cJSON *drain = add_object(json, root, "drain");
+    list_gauges(stats, gauges);
+    for (size_t at = 0; at < GAUGES; at++)
+        if (gauges[at].present)
+            add_number(json, drain, gauges[at].name, gauges[at].value);
+}
+
+char *kvf_stats_json(const struct kvf_stats *stats)
+{
+    struct json json = {.ok = true};
+    cJSON *root = cJSON_CreateObject();
+    if (root == NULL)
+        return NULL;
+    add_text(&json, root, "node_id", stats->node_id);
+    add_text(&json, root, "state", stats->state);
+    if (stats->degraded != NULL)
+        add_text(&json, root, "degraded", stats->degraded);
+    add_number(&json, root, "boot_epoch", stats->boot_epoch);
+    add_text(&json, root, "transport", stats->transport);
+    add_number(&json, root, "read_batch_mib", stats->read_batch_mib);
+    add_traffic(&json, root, &stats->counters);
+    add_memory(&json, root, stats);
+    cJSON *ssd = cJSON_AddArrayToObject(root, "ssd");
+    json.ok = ssd != NULL && json.ok;
+    for (size_t at = 0; ssd != NULL && at < stats->drive_count; at++)
+        add_drive(&json, ssd, &stats->drives[at]);
+    add_drain(&json, root, stats);
+    char *text = json.ok ? cJSON_PrintUnformatted(root) : NULL;
+    cJSON_Delete(root);
+    return text;
+}
+
+/* ---- Prometheus ---- */
+
+static void head(FILE *out, const char *name, const char *type, const char *help)
+{
+    (void)fprintf(out, "# HELP kvferry_%s %s.\n# TYPE kvferry_%s %s\n", name, help, name, type);
+}
+
+static void plain(FILE *out, const char *name, const char *type, uint64_t value, const char *help)
+{
+    head(out, name, type, help);
+    (void)fprintf(out, "kvferry_%s %" PRIu64 "\n", name, value);
+}
+
+static void counter(FILE *out, const char *name, uint64_t value, const char *help)
+{
+    plain(out, name, "counter", value, help);
+}
+
+static void gauge(FILE *out, const char *name, uint64_t value, const char *help)
+{
+    plain(out, name, "gauge", value, help);
+}
+
+/* One line of a labelled metric; the value is escaped. */
+static void labelled(FILE *out, const char *name, const char *label, const char *text,
+                     uint64_t value)
+{
+    (void)fprintf(out, "kvferry_%s{%s=\"", name, label);
+    for (; *text != '\0'; text++) {
+        if (*text == '\n')
+            (void)fputs("\\n", out);
+        else
+            (void)fprintf(out, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
+    }
+    (void)fprintf(out, "\"} %" PRIu64 "\n", value);
+}
+
+static void print_queries(FILE *out, const struct kvf_stats *stats)
+{
+    static const char *const tiers[KVF_HIT_COUNT] = {
+        [KVF_HIT_DRAM] = "dram",
+        [KVF_HIT_SSD] = "ssd",
+        [KVF_HIT_REMOTE_DRAM] = "remote_dram",
+        [KVF_HIT_REMOTE_SSD] = "remote_ssd",
+    };
+    const struct kvf_counters *counters = &stats->counters;
+    head(out, "blocks_total", "counter", "Blocks of Gets by where they were found");
+    for (size_t at = 0; at < KVF_HIT_COUNT; at++)
+        labelled(out, "blocks_total", "tier", tiers[at], counters->hits[at]);
+    head(out, "misses_total", "counter", "Blocks of Gets that were not found, by reason");
+    for (unsigned code = KVF_OK + 1; code < KVF_CODE_COUNT; code++) {
+        char reason[32];
+        (void)snprintf(reason, sizeof(reason), "%s", kvf_code_name(code));
+        for (char *at = reason; *at != '\0'; at++)
+            *at = (char)tolower((unsigned char)*at);
+        labelled(out, "misses_total", "reason", reason, counters->misses[code]);
+    }
+    counter(out, "queries_waited_total", counters->queries_waited,
+            "Gets and Reads that waited for their reservation");
+    counter(out, "coalesced_loads_total", counters->coalesced_loads,
+            "Blocks that joined a load of somebody else");
+    gauge(out, "query_bytes", stats->query.bytes, "Bytes that Gets and Reads hold now");
+    gauge(out, "query_peak_bytes", stats->query.peak_bytes, "The most that was held since start");
+    gauge(out, "query_peak_instance_bytes", stats->query.peak_instance_bytes,
+          "The most that one instance held since start");
+}
+
+static void print_traffic(FILE *out, const struct kvf_counters *counters)
+{
+    counter(out, "pull_reads_total", counters->pull.reads, "Reads as the consumer that got grants");
+    counter(out, "pull_blocks_total", counters->pull.blocks, "Blocks pulled and verified");
+    counter(out, "pull_bytes_total", counters->pull.bytes, "Their bytes");
+    counter(out, "pull_misses_total", counters->pull.misses, "Blocks that a source did not give");
+    counter(out, "serve_reads_total", counters->serve.reads, "Reads as the source that got grants");
+    counter(out, "serve_blocks_total", counters->serve.blocks, "Blocks served");
+    counter(out, "serve_bytes_total", counters->serve.bytes, "Their bytes");
+    counter(out, "serve_busy_total", counters->serve.busy, "Reads refused for lack of room");
+    head(out, "puts_total", "counter", "Blocks of puts by outcome");
+    labelled(out, "puts_total", "outcome", "stored", counters->puts.blocks);
+    labelled(out, "puts_total", "outcome", "exists", counters->puts.exists);
+    labelled(out, "puts_total", "outcome", "busy", counters->puts.busy);
+}
+
+static void print_pool(FILE *out, const struct kvf_stats *stats)
+{
+    gauge(out, "pool_bytes", stats->pool.bytes, "All DRAM for blocks");
+    head(out, "pool_class_bytes", "gauge", "What each class of the pool holds now");
+    labelled(out, "pool_class_bytes", "class", "dirty", stats->pool.dirty);
+    labelled(out, "pool_class_bytes", "class", "pull", stats->pool.pull);
+    labelled(out, "pool_class_bytes", "class", "serve", stats->pool.serve);
+    labelled(out, "pool_class_bytes", "class", "clean", stats->pool.clean);
+}
+
+/* What depends on drives and has their path as a label. False: no memory. */
+static bool print_drives(FILE *out, const struct kvf_stats *stats)
+{
+    static const struct {
+        const char *name, *help;
+    } metrics[] = {
+        {"ssd_capacity_bytes", "Preallocated bytes per drive"},
+        {"ssd_used_bytes", "Bytes of whole records per drive"},
+        {"ssd_read_only", "1 where a drive refused writes"},
+    };
+    for (size_t metric = 0; metric < sizeof(metrics) / sizeof(metrics[0]); metric++) {
+        head(out, metrics[metric].name, "gauge", metrics[metric].help);
+        for (size_t at = 0; at < stats->drive_count; at++) {
+            const struct kvf_drive_stats *drive = &stats->drives[at];
+            const uint64_t values[] = {drive->capacity_bytes, drive->used_bytes, drive->read_only};
+            char *path = utf8_copy(drive->path);
+            if (path == NULL)
+                return false;
+            labelled(out, metrics[metric].name, "path", path, values[metric]);
+            free(path);
+        }
+    }
+    return true;
+}
+
+static bool print_ssd(FILE *out, const struct kvf_stats *stats)
+{
+    struct kvf_drive_stats sum = {0};
+    for (size_t at = 0; at < stats->drive_count; at++) {
+        const struct kvf_drive_stats *drive = &stats->drives[at];
+        sum.read_sets += drive->read_sets;
+        sum.read_sqes += drive->read_sqes;
+        sum.read_payload_bytes += drive->read_payload_bytes;
+        sum.read_device_bytes += drive->read_device_bytes;
+        sum.write_payload_bytes += drive->write_payload_bytes;
+        sum.write_device_bytes += drive->write_device_bytes;
+        sum.registrations += drive->registrations;
+    }
+    counter(out, "ssd_read_sets_total", sum.read_sets, "Sets of blocks read together");
+    counter(out, "ssd_read_sqes_total", sum.read_sqes, "Pieces of reads handed to the kernel");
+    counter(out, "ssd_registrations_total", sum.registrations,
+            "Registrations of fixed buffers, ring by ring");
+    head(out, "ssd_payload_bytes_total", "counter", "Bytes of blocks read and written");
+    labelled(out, "ssd_payload_bytes_total", "op", "read", sum.read_payload_bytes);
+    labelled(out, "ssd_payload_bytes_total", "op", "write", sum.write_payload_bytes);
+    head(out, "ssd_device_bytes_total", "counter", "Bytes that the drives moved for them");
+    labelled(out, "ssd_device_bytes_total", "op", "read", sum.read_device_bytes);
+    labelled(out, "ssd_device_bytes_total", "op", "write", sum.write_device_bytes);
+    head(out, "dropped_blocks_total", "counter",
+         "Put blocks that never reached the SSD, by reason");
+    labelled(out, "dropped_blocks_total", "reason", "no_ssd",
+             stats->counters.dropped[KVF_DROP_NO_SSD]);
+    labelled(out, "dropped_blocks_total", "reason", "write_error",
+             stats->counters.dropped[KVF_DROP_WRITE_ERROR]);
+    return print_drives(out, stats);
+}
+
+static void print_histogram(FILE *out, const char *stage, const struct kvf_histogram *histogram)
+{
+    uint64_t below = 0;
+    for (unsigned bucket = 0; bucket < KVF_STAGE_BUCKETS; bucket++) {
+        char bound[32] = "+Inf";
+        const uint64_t us = bucket_ns(bucket) / 1000;
+        below += histogram->counts[bucket];
+        if (bucket < KVF_STAGE_BUCKETS - 1)
+            (void)snprintf(bound, sizeof(bound), "%" PRIu64 ".%06" PRIu64, us / 1000000,
+                           us % 1000000);
+        (void)fprintf(out, "kvferry_stage_seconds_bucket{stage=\"%s\",le=\"%s\"} %" PRIu64 "\n",
+                      stage, bound, below);
+    }
+    (void)fprintf(out, "kvferry_stage_seconds_sum{stage=\"%s\"} %" PRIu64 ".%09" PRIu64 "\n", stage,
+                  histogram->sum_ns / 1000000000, histogram->sum_ns % 1000000000);
+    (void)fprintf(out, "kvferry_stage_seconds_count{stage=\"%s\"} %" PRIu64 "\n", stage,
+                  histogram->count);
+}
+
+static void print_stages(FILE *out, const struct kvf_counters *counters)
+{
+    static const char *const stages[KVF_STAGE_COUNT] = {
+        [KVF_STAGE_ADMISSION] = "admission", [KVF_STAGE_LOAD] = "load", [KVF_STAGE_READ] = "read",
+        [KVF_STAGE_VERIFY] = "verify",       [KVF_STAGE_H2D] = "h2d",
+    };
+    head(out, "stage_seconds", "histogram",
+         "Time of each stage of a block's way; stages overlap and do not add up");
+    for (size_t at = 0; at < KVF_STAGE_COUNT; at++)
+        print_histogram(out, stages[at], &counters->stages[at]);
+}
+
+static void print_drain(FILE *out, const struct kvf_stats *stats)
+{
+    struct gauge gauges[GAUGES];
+    list_gauges(stats, gauges);
+    for (size_t at = 0; at < GAUGES; at++) {
+        char name[64];
+        (void)snprintf(name, sizeof(name), "drain_%s", gauges[at].name);
+        head(out, name, "gauge", gauges[at].help);
+        if (gauges[at].present)
+            (void)fprintf(out, "kvferry_%s %" PRIu64 "\n", name, gauges[at].value);
+    }
+}
+
+static void print_life(FILE *out, const struct kvf_stats *stats)
+{
+    static const char *const states[] = {"STARTING", "READY", "DRAINING", "CLOSED"};
+    head(out, "state", "gauge", "1 at the state that the daemon is in");
+    for (size_t at = 0; at < sizeof(states) / sizeof(states[0]); at++)
+        labelled(out, "state", "state", states[at], strcmp(states[at], stats->state) == 0);
+    gauge(out, "degraded", stats->degraded != NULL, "1 where a part does not work, see /readyz");
+    gauge(out, "boot_epoch", stats->boot_epoch, "The number of this start");
+    gauge(out, "read_batch_mib", stats->read_batch_mib, "Most MiB to ask for in one Read, 0: all");
+}
+
+char *kvf_stats_metrics(const struct kvf_stats *stats)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&text, &length);
+    if (out == NULL)
+        return NULL;
+    print_queries(out, stats);
+    print_traffic(out, &stats->counters);
+    print_pool(out, stats);
+    bool ok = print_ssd(out, stats);
+    print_stages(out, &stats->counters);
+    print_drain(out, stats);
+    print_life(out, stats);
+    ok = !ferror(out) && ok;
+    ok = fclose(out) == 0 && ok;
+    if (!ok) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* ---- the last log line ---- */
+
+void kvf_drain_gauges_text(const struct kvf_stats *stats, char *text, size_t room)
+{
+    struct gauge gauges[GAUGES];
+    size_t used = 0;
+    if (room > 0)
+        text[0] = '\0';
+    list_gauges(stats, gauges);
+    for (size_t at = 0; at < GAUGES && used < room; at++) {
+        if (!gauges[at].present)
+            continue;
+        int wrote = snprintf(text + used, room - used, "%s%s=%" PRIu64, used > 0 ? " " : "",
+                             gauges[at].name, gauges[at].value);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+}

@@ -1,0 +1,440 @@
+#include "server/stats.h"
+
+#include "base/test.h"
+
+#include <cjson/cJSON.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kvf_stats empty(void)
+{
+    return (struct kvf_stats){.node_id = "n1", .state = "READY", .transport = "tcp"};
+}
+
+static const struct kvf_drive_stats two_drives[2] = {
+    {.path = "/mnt/a",
+     .capacity_bytes = 11,
+     .used_bytes = 12,
+     .read_sets = 13,
+     .read_sqes = 14,
+     .read_payload_bytes = 15,
+     .read_device_bytes = 16,
+     .write_payload_bytes = 17,
+     .write_device_bytes = 18,
+     .registrations = 19,
+     .dropped = 20},
+    {.path = "/mnt/b",
+     .read_sets = 100,
+     .read_sqes = 100,
+     .read_payload_bytes = 100,
+     .read_device_bytes = 100,
+     .write_payload_bytes = 100,
+     .write_device_bytes = 100,
+     .registrations = 100,
+     .read_only = true},
+};
+
+/* The names of an object in their order, separated by blanks. */
+static void keys_are(const cJSON *object, const char *expected)
+{
+    char names[512] = "";
+    const cJSON *member;
+    assert_true(cJSON_IsObject(object));
+    cJSON_ArrayForEach(member, object)
+    {
+        if (names[0] != '\0')
+            strcat(names, " ");
+        assert_true(strlen(names) + strlen(member->string) + 2 < sizeof(names));
+        strcat(names, member->string);
+    }
+    assert_string_equal(names, expected);
+}
+
+static cJSON *json_of(const struct kvf_stats *stats)
+{
+    char *text = kvf_stats_json(stats);
+    assert_non_null(text);
+    assert_null(strchr(text, '\n'));
+    cJSON *root = cJSON_Parse(text);
+    assert_non_null(root);
+    free(text);
+    return root;
+}
+
+static const cJSON *at(const cJSON *object, const char *name)
+{
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
+    assert_non_null(member);
+    return member;
+}
+
+static void json__with_drives__has_exactly_the_documented_names(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    cJSON *root = json_of(&stats);
+    keys_are(root, "node_id state boot_epoch transport read_batch_mib pull serve puts pool query "
+                   "coalesced_loads ssd drain");
+    keys_are(at(root, "pull"), "reads blocks bytes misses");
+    keys_are(at(root, "serve"), "reads blocks bytes busy");
+    keys_are(at(root, "puts"), "blocks exists busy");
+    keys_are(at(root, "pool"), "bytes dirty pull serve clean");
+    keys_are(at(root, "query"), "bytes peak_bytes peak_instance_bytes waited");
+    keys_are(at(root, "drain"), "query_bytes leases pinned_bytes ssd_reads ssd_writes dirty_bytes "
+                                "quarantine_bytes");
+    const cJSON *ssd = at(root, "ssd");
+    assert_int_equal(cJSON_GetArraySize(ssd), 2);
+    const cJSON *drive = cJSON_GetArrayItem(ssd, 0);
+    keys_are(drive,
+             "path capacity_bytes used_bytes read_sets read_sqes read_payload_bytes "
+             "read_device_bytes write_payload_bytes write_device_bytes registrations dropped "
+             "read_only");
+    assert_string_equal(at(drive, "path")->valuestring, "/mnt/a");
+    static const char *const numbers[] = {"capacity_bytes",      "used_bytes",
+                                          "read_sets",           "read_sqes",
+                                          "read_payload_bytes",  "read_device_bytes",
+                                          "write_payload_bytes", "write_device_bytes",
+                                          "registrations",       "dropped"};
+    for (int number = 0; number < 10; number++)
+        assert_int_equal(at(drive, numbers[number])->valueint, 11 + number);
+    assert_true(cJSON_IsFalse(at(drive, "read_only")));
+    assert_true(cJSON_IsTrue(at(cJSON_GetArrayItem(ssd, 1), "read_only")));
+    cJSON_Delete(root);
+}
+
+static void json__without_drives__has_no_key_for_what_does_not_run(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.drain.ssd_reads = 7; /* means nothing */
+    cJSON *root = json_of(&stats);
+    assert_int_equal(cJSON_GetArraySize(at(root, "ssd")), 0);
+    assert_true(cJSON_IsArray(at(root, "ssd")));
+    keys_are(at(root, "drain"), "query_bytes leases pinned_bytes dirty_bytes quarantine_bytes");
+    cJSON_Delete(root);
+}
+
+static void json__each_number__comes_from_its_field(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.boot_epoch = 1;
+    stats.read_batch_mib = 2;
+    stats.counters.pull.reads = 3;
+    stats.counters.pull.misses = 4;
+    stats.counters.serve.bytes = 5;
+    stats.counters.serve.busy = 6;
+    stats.counters.puts.exists = 7;
+    stats.pool.clean = 8;
+    stats.query.peak_instance_bytes = 9;
+    stats.counters.queries_waited = 10;
+    stats.counters.coalesced_loads = 11;
+    stats.drain.quarantine_bytes = 12;
+    stats.drain.leases = 13;
+    stats.degraded = "a drive is read-only";
+    cJSON *root = json_of(&stats);
+    assert_string_equal(at(root, "node_id")->valuestring, "n1");
+    assert_string_equal(at(root, "state")->valuestring, "READY");
+    assert_string_equal(at(root, "transport")->valuestring, "tcp");
+    assert_string_equal(at(root, "degraded")->valuestring, "a drive is read-only");
+    assert_int_equal(at(root, "boot_epoch")->valueint, 1);
+    assert_int_equal(at(root, "read_batch_mib")->valueint, 2);
+    assert_int_equal(at(at(root, "pull"), "reads")->valueint, 3);
+    assert_int_equal(at(at(root, "pull"), "misses")->valueint, 4);
+    assert_int_equal(at(at(root, "serve"), "bytes")->valueint, 5);
+    assert_int_equal(at(at(root, "serve"), "busy")->valueint, 6);
+    assert_int_equal(at(at(root, "puts"), "exists")->valueint, 7);
+    assert_int_equal(at(at(root, "pool"), "clean")->valueint, 8);
+    assert_int_equal(at(at(root, "query"), "peak_instance_bytes")->valueint, 9);
+    assert_int_equal(at(at(root, "query"), "waited")->valueint, 10);
+    assert_int_equal(at(root, "coalesced_loads")->valueint, 11);
+    assert_int_equal(at(at(root, "drain"), "quarantine_bytes")->valueint, 12);
+    assert_int_equal(at(at(root, "drain"), "leases")->valueint, 13);
+    cJSON_Delete(root);
+}
+
+static void json__numbers_beyond_doubles__stay_exact(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.boot_epoch = UINT64_MAX;
+    stats.counters.pull.bytes = (UINT64_C(1) << 53) + 1;
+    char *text = kvf_stats_json(&stats);
+    assert_non_null(text);
+    assert_non_null(strstr(text, "\"boot_epoch\":18446744073709551615,"));
+    assert_non_null(strstr(text, "\"bytes\":9007199254740993,"));
+    free(text);
+}
+
+static const char odd_path[] = "/m\"n\\t\n\x01 \xc3\xa4 \xff\xc3(\xed\xa0\x80\xf4\x90\x80\x80";
+static const char odd_path_text[] = "/m\"n\\t\n\x01 \xc3\xa4 ?"
+                                    "?("
+                                    "?"
+                                    "?"
+                                    "?"
+                                    "?"
+                                    "?"
+                                    "?"
+                                    "?";
+
+static void json__odd_bytes__are_escaped_or_replaced(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    const struct kvf_drive_stats drive = {.path = odd_path};
+    stats.drives = &drive;
+    stats.drive_count = 1;
+    cJSON *root = json_of(&stats);
+    const cJSON *path = at(cJSON_GetArrayItem(at(root, "ssd"), 0), "path");
+    assert_string_equal(path->valuestring, odd_path_text);
+    cJSON_Delete(root);
+}
+
+static char *metrics_of(const struct kvf_stats *stats)
+{
+    char *text = kvf_stats_metrics(stats);
+    assert_non_null(text);
+    return text;
+}
+
+/* The text has this whole line. */
+static bool has_line(const char *text, const char *line)
+{
+    size_t length = strlen(line);
+    for (const char *found = strstr(text, line); found != NULL; found = strstr(found + 1, line))
+        if ((found == text || found[-1] == '\n') && found[length] == '\n')
+            return true;
+    return false;
+}
+
+static void lines_are_there(const char *text, const char *const *lines, size_t count)
+{
+    for (size_t line = 0; line < count; line++)
+        if (!has_line(text, lines[line]))
+            fail_msg("no line \"%s\"", lines[line]);
+}
+
+static void metrics__at_start__has_every_documented_name_at_0(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "kvferry_pull_reads_total 0",
+        "kvferry_pull_bytes_total 0",
+        "kvferry_serve_reads_total 0",
+        "kvferry_serve_bytes_total 0",
+        "kvferry_ssd_read_sets_total 0",
+        "kvferry_ssd_read_sqes_total 0",
+        "kvferry_ssd_registrations_total 0",
+        "kvferry_queries_waited_total 0",
+        "kvferry_coalesced_loads_total 0",
+        "kvferry_query_peak_bytes 0",
+        "kvferry_query_peak_instance_bytes 0",
+        "kvferry_drain_query_bytes 0",
+        "kvferry_drain_leases 0",
+        "kvferry_drain_pinned_bytes 0",
+        "kvferry_drain_dirty_bytes 0",
+        "kvferry_drain_quarantine_bytes 0",
+        "kvferry_blocks_total{tier=\"dram\"} 0",
+        "kvferry_blocks_total{tier=\"ssd\"} 0",
+        "kvferry_blocks_total{tier=\"remote_dram\"} 0",
+        "kvferry_blocks_total{tier=\"remote_ssd\"} 0",
+        "kvferry_misses_total{reason=\"not_found\"} 0",
+        "kvferry_misses_total{reason=\"busy\"} 0",
+        "kvferry_misses_total{reason=\"unsupported\"} 0",
+        "kvferry_ssd_payload_bytes_total{op=\"read\"} 0",
+        "kvferry_ssd_payload_bytes_total{op=\"write\"} 0",
+        "kvferry_ssd_device_bytes_total{op=\"read\"} 0",
+        "kvferry_ssd_device_bytes_total{op=\"write\"} 0",
+        "kvferry_dropped_blocks_total{reason=\"no_ssd\"} 0",
+        "kvferry_dropped_blocks_total{reason=\"write_error\"} 0",
+        "kvferry_stage_seconds_count{stage=\"admission\"} 0",
+        "kvferry_stage_seconds_count{stage=\"load\"} 0",
+        "kvferry_stage_seconds_count{stage=\"read\"} 0",
+        "kvferry_stage_seconds_count{stage=\"verify\"} 0",
+        "kvferry_stage_seconds_count{stage=\"h2d\"} 0",
+        "kvferry_stage_seconds_bucket{stage=\"load\",le=\"+Inf\"} 0",
+        "kvferry_stage_seconds_sum{stage=\"load\"} 0.000000000",
+        "# TYPE kvferry_stage_seconds histogram",
+        "# TYPE kvferry_blocks_total counter",
+        "# TYPE kvferry_drain_leases gauge",
+    };
+    struct kvf_stats stats = empty();
+    char *text = metrics_of(&stats);
+    lines_are_there(text, lines, sizeof(lines) / sizeof(lines[0]));
+    assert_null(strstr(text, "reason=\"ok\""));
+    assert_null(strstr(text, "UNKNOWN"));
+    assert_null(strstr(text, "\nkvferry_drain_ssd_reads "));
+    assert_null(strstr(text, "\nkvferry_drain_ssd_writes "));
+    free(text);
+}
+
+static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "kvferry_ssd_read_sets_total 113",
+        "kvferry_ssd_read_sqes_total 114",
+        "kvferry_ssd_registrations_total 119",
+        "kvferry_ssd_payload_bytes_total{op=\"read\"} 115",
+        "kvferry_ssd_payload_bytes_total{op=\"write\"} 117",
+        "kvferry_ssd_device_bytes_total{op=\"read\"} 116",
+        "kvferry_ssd_device_bytes_total{op=\"write\"} 118",
+        "kvferry_ssd_capacity_bytes{path=\"/mnt/a\"} 11",
+        "kvferry_ssd_used_bytes{path=\"/mnt/a\"} 12",
+        "kvferry_ssd_read_only{path=\"/mnt/a\"} 0",
+        "kvferry_ssd_read_only{path=\"/mnt/b\"} 1",
+        "kvferry_drain_ssd_reads 5",
+        "kvferry_drain_ssd_writes 6",
+        "kvferry_blocks_total{tier=\"remote_ssd\"} 18446744073709551615",
+        "kvferry_misses_total{reason=\"deadline\"} 8",
+        "kvferry_dropped_blocks_total{reason=\"write_error\"} 9",
+        "kvferry_state{state=\"DRAINING\"} 1",
+        "kvferry_state{state=\"READY\"} 0",
+    };
+    struct kvf_stats stats = empty();
+    stats.state = "DRAINING";
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    stats.drain.ssd_reads = 5;
+    stats.drain.ssd_writes = 6;
+    stats.counters.hits[KVF_HIT_REMOTE_SSD] = UINT64_MAX;
+    stats.counters.misses[KVF_DEADLINE] = 8;
+    stats.counters.dropped[KVF_DROP_WRITE_ERROR] = 9;
+    char *text = metrics_of(&stats);
+    lines_are_there(text, lines, sizeof(lines) / sizeof(lines[0]));
+    free(text);
+}
+
+static void metrics__every_sample__has_one_help_and_one_type_before_it(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    char *text = metrics_of(&stats);
+    char type[128] = "";
+    size_t samples = 0;
+    for (char *line = text; *line != '\0'; line = strchr(line, '\n') + 1) {
+        char name[96];
+        if (sscanf(line, "# TYPE %95s", name) == 1) {
+            char again[128];
+            (void)snprintf(type, sizeof(type), "%s", name);
+            (void)snprintf(again, sizeof(again), "# TYPE %s ", name);
+            assert_null(strstr(line + 1, again));
+        } else if (line[0] != '#') {
+            assert_int_equal(sscanf(line, "%95[a-z0-9_]", name), 1);
+            assert_int_equal(strncmp(name, type, strlen(type)), 0);
+            assert_true(name[strlen(type)] == '\0' || strcmp(type, "kvferry_stage_seconds") == 0);
+            samples++;
+        }
+    }
+    assert_true(samples > 100);
+    free(text);
+}
+
+static void metrics__odd_bytes_in_a_label__are_escaped(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    const struct kvf_drive_stats drive = {.path = "/m\"n\\t\nx\xff"};
+    stats.drives = &drive;
+    stats.drive_count = 1;
+    char *text = metrics_of(&stats);
+    assert_true(has_line(text, "kvferry_ssd_used_bytes{path=\"/m\\\"n\\\\t\\nx?\"} 0"));
+    free(text);
+}
+
+static void histogram_add__each_bound__is_inclusive(void **state)
+{
+    (void)state;
+    struct kvf_histogram histogram = {0};
+    kvf_histogram_add(&histogram, 0);
+    kvf_histogram_add(&histogram, 16000);
+    assert_int_equal(histogram.counts[0], 2);
+    kvf_histogram_add(&histogram, 16001);
+    kvf_histogram_add(&histogram, 32000);
+    assert_int_equal(histogram.counts[1], 2);
+    kvf_histogram_add(&histogram, UINT64_C(16000) << 18);
+    assert_int_equal(histogram.counts[18], 1);
+    kvf_histogram_add(&histogram, (UINT64_C(16000) << 18) + 1);
+    kvf_histogram_add(&histogram, UINT64_C(1) << 62);
+    assert_int_equal(histogram.counts[KVF_STAGE_BUCKETS - 1], 2);
+    assert_int_equal(histogram.count, 7);
+}
+
+static void metrics__histograms__are_cumulative_in_seconds(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "kvferry_stage_seconds_bucket{stage=\"read\",le=\"0.000016\"} 1",
+        "kvferry_stage_seconds_bucket{stage=\"read\",le=\"0.000032\"} 1",
+        "kvferry_stage_seconds_bucket{stage=\"read\",le=\"2.097152\"} 2",
+        "kvferry_stage_seconds_bucket{stage=\"read\",le=\"4.194304\"} 2",
+        "kvferry_stage_seconds_bucket{stage=\"read\",le=\"+Inf\"} 3",
+        "kvferry_stage_seconds_sum{stage=\"read\"} 101.500000001",
+        "kvferry_stage_seconds_count{stage=\"read\"} 3",
+    };
+    struct kvf_stats stats = empty();
+    struct kvf_histogram *read = &stats.counters.stages[KVF_STAGE_READ];
+    kvf_histogram_add(read, 1);
+    kvf_histogram_add(read, UINT64_C(1500000000));
+    kvf_histogram_add(read, UINT64_C(100000000000));
+    char *text = metrics_of(&stats);
+    lines_are_there(text, lines, sizeof(lines) / sizeof(lines[0]));
+    free(text);
+}
+
+static void drain_gauges_text__with_and_without_drives__names_what_runs(void **state)
+{
+    (void)state;
+    char text[256];
+    struct kvf_stats stats = empty();
+    stats.drain = (struct kvf_drain_gauges){1, 2, 3, 4, 5, 6, 7};
+    kvf_drain_gauges_text(&stats, text, sizeof(text));
+    assert_string_equal(text,
+                        "query_bytes=1 leases=2 pinned_bytes=3 dirty_bytes=6 quarantine_bytes=7");
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    kvf_drain_gauges_text(&stats, text, sizeof(text));
+    assert_string_equal(text, "query_bytes=1 leases=2 pinned_bytes=3 ssd_reads=4 ssd_writes=5 "
+                              "dirty_bytes=6 quarantine_bytes=7");
+}
+
+static void drain_gauges_text__little_room__is_cut_and_terminated(void **state)
+{
+    (void)state;
+    const struct kvf_stats stats = empty();
+    for (size_t room = 0; room < 80; room++) {
+        char text[100];
+        memset(text, 'x', sizeof(text));
+        kvf_drain_gauges_text(&stats, text, room);
+        assert_int_equal(text[room], 'x');
+        if (room > 0)
+            assert_true(memchr(text, '\0', room) != NULL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json__with_drives__has_exactly_the_documented_names),
+        cmocka_unit_test(json__without_drives__has_no_key_for_what_does_not_run),
+        cmocka_unit_test(json__each_number__comes_from_its_field),
+        cmocka_unit_test(json__numbers_beyond_doubles__stay_exact),
+        cmocka_unit_test(json__odd_bytes__are_escaped_or_replaced),
+        cmocka_unit_test(metrics__at_start__has_every_documented_name_at_0),
+        cmocka_unit_test(metrics__with_drives__sums_them_and_has_all_seven_gauges),
+        cmocka_unit_test(metrics__every_sample__has_one_help_and_one_type_before_it),
+        cmocka_unit_test(metrics__odd_bytes_in_a_label__are_escaped),
+        cmocka_unit_test(histogram_add__each_bound__is_inclusive),
+        cmocka_unit_test(metrics__histograms__are_cumulative_in_seconds),
+        cmocka_unit_test(drain_gauges_text__with_and_without_drives__names_what_runs),
+        cmocka_unit_test(drain_gauges_text__little_room__is_cut_and_terminated),
+    };
+    return cmocka_run_group_tests_name("server/stats", tests, NULL, NULL);
+}
