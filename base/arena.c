@@ -55,12 +55,13 @@ struct kvf_status kvf_arena_map(int fd, uint64_t bytes, uint32_t id, struct kvf_
     *arena = (struct kvf_arena){.bytes = bytes, .id = id, .fd = fd};
     struct stat file;
     int seals = fcntl(fd, F_GET_SEALS);
-    struct kvf_status status;
     if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &file) != 0 || bytes == 0 ||
-        bytes > KVF_ARENA_MAX_BYTES || (uint64_t)file.st_size != bytes)
-        status = kvf_fail(KVF_MODULE_BASE, KVF_INVALID, 0);
-    else
-        status = map_whole(arena);
+        bytes > KVF_ARENA_MAX_BYTES || (uint64_t)file.st_size != bytes) {
+        (void)close(fd);
+        *arena = (struct kvf_arena){.fd = -1};
+        return kvf_fail(KVF_MODULE_BASE, KVF_INVALID, 0);
+    }
+    struct kvf_status status = map_whole(arena);
     if (!kvf_is_ok(status))
         kvf_arena_close(arena);
     return status;
@@ -70,7 +71,7 @@ void kvf_arena_close(struct kvf_arena *arena)
 {
     if (arena->base != NULL)
         (void)munmap(arena->base, arena->bytes);
-    if (arena->fd >= 0)
+    if (arena->bytes != 0 && arena->fd >= 0)
         (void)close(arena->fd);
     *arena = (struct kvf_arena){.fd = -1};
 }

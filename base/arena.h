@@ -38,7 +38,7 @@ KVF_MUST_USE struct kvf_status kvf_arena_create(uint64_t bytes, uint32_t id, boo
 KVF_MUST_USE struct kvf_status kvf_arena_map(int fd, uint64_t bytes, uint32_t id,
                                              struct kvf_arena *arena);
 
-/* Unmap and close. The struct was set by create or map (also by a failed one), or has fd -1. */
+/* Unmap and close; a zeroed struct is fine. */
 void kvf_arena_close(struct kvf_arena *arena);
 
 #endif
