@@ -16,7 +16,7 @@ struct kvf_admin_actions {
     void (*evict_dram)(void *context, uint64_t *blocks, uint64_t *bytes);
     void (*drain)(void *context);
     bool (*is_ready)(void *context);
-    struct kvf_puts *puts; /* for Sync */
+    struct puts *puts; /* for Sync */
 };
 
 KVF_MUST_USE struct kvf_status kvf_admin_create(const struct kvf_admin_actions *actions,

@@ -30,8 +30,8 @@ struct packet {
 struct engine_get {
     struct kvf_list node;
     struct context *context;
-    uint64_t id;         /* of the request */
-    struct kvf_get *get; /* NULL once dropped */
+    uint64_t id;     /* of the request */
+    struct get *get; /* NULL once dropped */
 };
 
 /* One PutBegin that waits. */
@@ -39,7 +39,7 @@ struct engine_begin {
     struct kvf_list node;
     struct context *context;
     uint64_t id;
-    struct kvf_put_begin *begin;
+    struct put_begin *begin;
 };
 
 struct context {

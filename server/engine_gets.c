@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static void fill_block(const struct kvf_get_item *item, Kvferry__EngineBlock *block)
+static void fill_block(const struct get_item *item, Kvferry__EngineBlock *block)
 {
     kvferry__engine_block__init(block);
     block->code = (uint32_t)item->code;
@@ -21,7 +21,7 @@ static void fill_block(const struct kvf_get_item *item, Kvferry__EngineBlock *bl
     block->generation_counter = item->entry->generation.counter;
 }
 
-static void get_answered(struct kvf_get *get)
+static void get_answered(struct get *get)
 {
     struct engine_get *mine = get->user;
     Kvferry__EngineReply reply = KVFERRY__ENGINE_REPLY__INIT;
@@ -33,7 +33,7 @@ static void get_answered(struct kvf_get *get)
     }
     ready.n_blocks = get->item_count;
     ready.blocks = pointers;
-    ready.prefix = kvf_get_prefix(get);
+    ready.prefix = get_prefix(get);
     reply.id = mine->id;
     reply.code = get->status.code;
     reply.body_case = KVFERRY__ENGINE_REPLY__BODY_READY;
@@ -50,17 +50,17 @@ static void get_freed(void *user)
     engine_free_if_over(context);
 }
 
-static struct kvf_get *make_get(struct context *context, uint64_t id, size_t count, const char *ns,
-                                const char *source, uint64_t deadline_us)
+static struct get *make_get(struct context *context, uint64_t id, size_t count, const char *ns,
+                            const char *source, uint64_t deadline_us)
 {
     struct engine_get *mine = calloc(1, sizeof(*mine));
-    struct kvf_get *get = kvf_get_create(context->engines->options.gets, (uint32_t)count);
+    struct get *get = get_create(context->engines->options.gets, (uint32_t)count);
     if (mine == NULL || get == NULL) {
         engine_send_code(context, id, KVF_BUSY, "out of memory");
         free(mine);
         if (get != NULL) {
             get->freed = free; /* of user, which is NULL */
-            kvf_get_drop(get);
+            get_drop(get);
         }
         return NULL;
     }
@@ -79,7 +79,7 @@ static struct kvf_get *make_get(struct context *context, uint64_t id, size_t cou
 
 static bool source_fits(const char *source)
 {
-    return strlen(source) < sizeof(((struct kvf_get *)NULL)->hint);
+    return strlen(source) < sizeof(((struct get *)NULL)->hint);
 }
 
 void engine_take_get(struct context *context, uint64_t id, const Kvferry__EngineGet *request)
@@ -93,8 +93,8 @@ void engine_take_get(struct context *context, uint64_t id, const Kvferry__Engine
         engine_send_code(context, id, KVF_DRAINING, "the daemon is draining");
         return;
     }
-    struct kvf_get *get = make_get(context, id, request->n_blocks, request->namespace_,
-                                   request->source, request->deadline_us);
+    struct get *get = make_get(context, id, request->n_blocks, request->namespace_, request->source,
+                               request->deadline_us);
     if (get == NULL)
         return;
     get->stop_at_first_miss = request->stop_at_first_miss;
@@ -103,7 +103,7 @@ void engine_take_get(struct context *context, uint64_t id, const Kvferry__Engine
                           request->blocks[i]->key.len);
         get->items[i].length = request->blocks[i]->length;
     }
-    kvf_get_start(get);
+    get_start(get);
 }
 
 void engine_take_lookup(struct context *context, uint64_t id, const Kvferry__EngineLookup *request)
@@ -113,14 +113,14 @@ void engine_take_lookup(struct context *context, uint64_t id, const Kvferry__Eng
         engine_send_code(context, id, KVF_INVALID, "Lookup names 1 to 512 keys of 1 to 64 bytes");
         return;
     }
-    struct kvf_get *get = make_get(context, id, request->n_keys, request->namespace_,
-                                   request->source, request->deadline_us);
+    struct get *get = make_get(context, id, request->n_keys, request->namespace_, request->source,
+                               request->deadline_us);
     if (get == NULL)
         return;
     get->lookup_only = true;
     for (size_t i = 0; i < request->n_keys; i++)
         (void)kvf_key_set(&get->items[i].key, request->keys[i].data, request->keys[i].len);
-    kvf_get_start(get);
+    get_start(get);
 }
 
 static struct engine_get *find_get(struct context *context, uint64_t id)
@@ -147,7 +147,7 @@ void engine_take_release(struct context *context, uint64_t id,
     for (size_t i = 0; i < request->n_blocks; i++) {
         mine = find_get(context, request->get); /* its last release frees it */
         if (mine != NULL)
-            kvf_get_release(mine->get, request->blocks[i]);
+            get_release(mine->get, request->blocks[i]);
     }
 }
 
@@ -156,7 +156,7 @@ void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__Eng
     struct engine_get *get = find_get(context, request->id);
     engine_send_code(context, id, KVF_OK, "");
     if (get != NULL && !get->get->answered_done) {
-        kvf_get_cancel(get->get);
+        get_cancel(get->get);
         return;
     }
     kvf_list_for_each_safe (node, &context->begins) {
@@ -164,7 +164,7 @@ void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__Eng
         if (mine->id != request->id)
             continue;
         kvf_list_remove(&mine->node);
-        kvf_put_begin_drop(mine->begin);
+        put_begin_drop(mine->begin);
         engine_send_code(context, mine->id, KVF_CANCELLED, "");
         free(mine);
         return;
@@ -173,8 +173,8 @@ void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__Eng
 
 void engine_drop_get(struct engine_get *mine)
 {
-    struct kvf_get *get = mine->get;
+    struct get *get = mine->get;
     mine->get = NULL;
     if (get != NULL)
-        kvf_get_drop(get);
+        get_drop(get);
 }

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static void put_begun(struct kvf_put_begin *begin)
+static void put_begun(struct put_begin *begin)
 {
     struct engine_begin *mine = begin->user;
     struct context *context = mine->context;
@@ -11,7 +11,7 @@ static void put_begun(struct kvf_put_begin *begin)
     Kvferry__EnginePutBegun begun = KVFERRY__ENGINE_PUT_BEGUN__INIT;
     Kvferry__EnginePlace places[KVF_WIRE_MAX_BLOCKS], *pointers[KVF_WIRE_MAX_BLOCKS];
     for (uint32_t i = 0; i < begin->item_count; i++) {
-        struct kvf_put_item *item = &begin->items[i];
+        struct put_item *item = &begin->items[i];
         pointers[i] = &places[i];
         kvferry__engine_place__init(&places[i]);
         places[i].code = (uint32_t)item->code;
@@ -46,12 +46,12 @@ void engine_take_put_begin(struct context *context, uint64_t id,
         return;
     }
     struct engine_begin *mine = calloc(1, sizeof(*mine));
-    struct kvf_put_begin *begin =
-        kvf_put_begin_create(context->engines->options.puts, (uint32_t)request->n_blocks);
+    struct put_begin *begin =
+        put_begin_create(context->engines->options.puts, (uint32_t)request->n_blocks);
     if (mine == NULL || begin == NULL) {
         free(mine);
         if (begin != NULL)
-            kvf_put_begin_drop(begin);
+            put_begin_drop(begin);
         engine_send_code(context, id, KVF_BUSY, "out of memory");
         return;
     }
@@ -62,18 +62,18 @@ void engine_take_put_begin(struct context *context, uint64_t id,
     begin->answered = put_begun;
     begin->user = mine;
     for (size_t i = 0; i < request->n_blocks; i++) {
-        struct kvf_put_item *item = &begin->items[i];
+        struct put_item *item = &begin->items[i];
         (void)kvf_key_set(&item->key, request->blocks[i]->key.data, request->blocks[i]->key.len);
         item->length = request->blocks[i]->length;
     }
-    kvf_put_begin_start(begin);
+    put_begin_start(begin);
 }
 
 /* Commits and aborts mostly come in the order of the places. */
-static struct kvf_put *find_put(struct context *context, uint64_t id)
+static struct put *find_put(struct context *context, uint64_t id)
 {
     kvf_list_for_each (node, &context->puts) {
-        struct kvf_put *put = kvf_container(node, struct kvf_put, node);
+        struct put *put = kvf_container(node, struct put, node);
         if (put->id >= id)
             return put->id == id ? put : NULL;
     }
@@ -91,13 +91,13 @@ void engine_take_put_commit(struct context *context, uint64_t id,
         return;
     }
     for (size_t i = 0; i < request->n_commits; i++) {
-        struct kvf_put *put = find_put(context, request->commits[i]->put);
+        struct put *put = find_put(context, request->commits[i]->put);
         pointers[i] = &blocks[i];
         kvferry__engine_committed__init(&blocks[i]);
         blocks[i].code = put != NULL ? KVF_OK : KVF_NOT_FOUND;
         if (put == NULL)
             continue;
-        struct kvf_generation generation = kvf_put_finish(put, request->commits[i]->crc32c);
+        struct kvf_generation generation = put_finish(put, request->commits[i]->crc32c);
         blocks[i].generation_epoch = generation.epoch;
         blocks[i].generation_counter = generation.counter;
     }
@@ -113,9 +113,9 @@ void engine_take_put_abort(struct context *context, uint64_t id,
                            const Kvferry__EnginePutAbort *request)
 {
     for (size_t i = 0; i < request->n_puts; i++) {
-        struct kvf_put *put = find_put(context, request->puts[i]);
+        struct put *put = find_put(context, request->puts[i]);
         if (put != NULL)
-            kvf_put_abort(put);
+            put_abort(put);
     }
     engine_send_code(context, id, KVF_OK, "");
 }

@@ -127,7 +127,7 @@ void engine_free_if_over(struct context *context)
 void engine_abort_puts(struct context *context)
 {
     kvf_list_for_each_safe (node, &context->puts)
-        kvf_put_abort(kvf_container(node, struct kvf_put, node));
+        put_abort(kvf_container(node, struct put, node));
 }
 
 static void process_is_gone(struct context *context)
@@ -152,7 +152,7 @@ static void wait_for_process(struct context *context)
 {
     struct kvf_loop *loop = context->engines->options.loop;
     kvf_list_for_each (node, &context->puts)
-        kvf_put_quarantine(kvf_container(node, struct kvf_put, node));
+        put_quarantine(kvf_container(node, struct put, node));
     context->process.events = EPOLLIN;
     context->process.ready = process_ready;
     if (context->process.fd >= 0 && kvf_is_ok(kvf_watch_start(loop, &context->process)))
@@ -168,7 +168,7 @@ void engine_drop_all(struct context *context)
     kvf_list_for_each_safe (node, &context->begins) {
         struct engine_begin *mine = kvf_container(node, struct engine_begin, node);
         kvf_list_remove(&mine->node);
-        kvf_put_begin_drop(mine->begin);
+        put_begin_drop(mine->begin);
         free(mine);
     }
 }

@@ -23,8 +23,8 @@ struct kvf_engines_options {
     const char *path; /* of engine.sock; borrowed for life */
     struct kvf_pool *pool;
     struct kvf_index *index;
-    struct kvf_gets *gets;
-    struct kvf_puts *puts;
+    struct gets *gets;
+    struct puts *puts;
     uint64_t boot_epoch;
     uint64_t per_instance_limit_bytes;
     uint64_t query_timeout_ns;   /* caps every deadline */

@@ -7,27 +7,28 @@
 #include <stdlib.h>
 
 #define ASK_AGAIN_FIRST_NS                                                                         \
-    (20 * KVF_NS_PER_MS) /* a key that is PENDING at its source, doubling                          \
+    (20 *                                                                                          \
+     KVF_NS_PER_MS) /* a key that is PENDING at its source, doubling                          \
                           */
 #define ASK_AGAIN_MOST_NS (200 * KVF_NS_PER_MS)
 
-static void step(struct kvf_get *get);
+static void step(struct get *get);
 
 static struct kvf_status get_fail(enum kvf_code code)
 {
     return kvf_fail(KVF_MODULE_SERVER, code, 0);
 }
 
-static void miss(struct kvf_get_item *item, enum kvf_code code)
+static void miss(struct get_item *item, enum kvf_code code)
 {
-    item->state = KVF_GET_MISSED;
+    item->state = GET_MISSED;
     item->code = code;
 }
 
 /* A block that is over holds its part of the reservation no longer. */
-static void settle_charge(struct kvf_get *get, struct kvf_get_item *item)
+static void settle_charge(struct get *get, struct get_item *item)
 {
-    bool over = item->state == KVF_GET_MISSED || item->state == KVF_GET_RELEASED;
+    bool over = item->state == GET_MISSED || item->state == GET_RELEASED;
     if (!over || item->loading || item->charge == 0)
         return;
     kvf_admission_return(get->gets->admission, &get->request, item->charge);
@@ -37,9 +38,9 @@ static void settle_charge(struct kvf_get *get, struct kvf_get_item *item)
 /* ---- sources of a Get: the hint, then the peers ---- */
 
 /* The k-th source's address; NULL: no more. */
-static const char *source_address(const struct kvf_get *get, uint32_t k)
+static const char *source_address(const struct get *get, uint32_t k)
 {
-    const struct kvf_gets *gets = get->gets;
+    const struct gets *gets = get->gets;
     if (gets->sources == NULL)
         return NULL;
     if (get->hint[0] != '\0' && k-- == 0)
@@ -54,17 +55,17 @@ static const char *source_address(const struct kvf_get *get, uint32_t k)
 
 static void settled(struct kvf_entry_watch *watch)
 {
-    struct kvf_get_item *item = kvf_container(watch, struct kvf_get_item, watch);
-    item->state = KVF_GET_NEW;
+    struct get_item *item = kvf_container(watch, struct get_item, watch);
+    item->state = GET_NEW;
     if (--item->get->waits == 0)
         step(item->get);
 }
 
-static void plan_item(struct kvf_get *get, struct kvf_get_item *item)
+static void plan_item(struct get *get, struct get_item *item)
 {
     struct kvf_entry *entry = kvf_index_find(get->gets->index, get->ns, &item->key);
     if (entry != NULL && entry->state == KVF_ENTRY_PENDING && !get->lookup_only) {
-        item->state = KVF_GET_PENDING;
+        item->state = GET_PENDING;
         item->watch.settled = settled;
         get->waits++;
         kvf_entry_watch(entry, &item->watch);
@@ -76,49 +77,49 @@ static void plan_item(struct kvf_get *get, struct kvf_get_item *item)
         item->length = entry->length;
         item->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
         item->origin = KVF_ORIGIN_LOCAL;
-        item->state = KVF_GET_PLANNED;
+        item->state = GET_PLANNED;
     } else if (source_address(get, item->source) == NULL) {
         miss(item, item->code == KVF_OK ? KVF_NOT_FOUND : item->code);
     } else {
-        item->state = item->length != 0 && !get->lookup_only ? KVF_GET_PLANNED : KVF_GET_ASKING;
+        item->state = item->length != 0 && !get->lookup_only ? GET_PLANNED : GET_ASKING;
     }
 }
 
-static bool is_before_admission(const struct kvf_get_item *item)
+static bool is_before_admission(const struct get_item *item)
 {
-    return item->state <= KVF_GET_PLANNED;
+    return item->state <= GET_PLANNED;
 }
 
 /* Take an item back that holds nothing yet. */
-static void give_up(struct kvf_get *get, struct kvf_get_item *item, enum kvf_code code)
+static void give_up(struct get *get, struct get_item *item, enum kvf_code code)
 {
-    if (item->state == KVF_GET_PENDING) {
+    if (item->state == GET_PENDING) {
         kvf_entry_unwatch(&item->watch);
         get->waits--;
     }
     miss(item, code);
 }
 
-static void plan(struct kvf_get *get)
+static void plan(struct get *get)
 {
     bool gap = false;
     for (uint32_t i = 0; i < get->item_count; i++) {
-        struct kvf_get_item *item = &get->items[i];
+        struct get_item *item = &get->items[i];
         if (gap && get->stop_at_first_miss && is_before_admission(item))
             give_up(get, item, KVF_NOT_FOUND);
-        if (item->state == KVF_GET_NEW)
+        if (item->state == GET_NEW)
             plan_item(get, item);
-        gap = gap || item->state == KVF_GET_MISSED;
+        gap = gap || item->state == GET_MISSED;
         settle_charge(get, item);
     }
 }
 
 /* ---- asking sources how long a block is ---- */
 
-static void take_answer(struct kvf_get *get, struct kvf_get_item *item,
+static void take_answer(struct get *get, struct get_item *item,
                         const struct kvf_lookup_block *block, bool *pending)
 {
-    if (item->state != KVF_GET_ASKING)
+    if (item->state != GET_ASKING)
         return; /* the deadline was faster */
     bool other_length = item->length != 0 && item->length != block->length;
     if (block->status.code == KVF_OK && !other_length && block->length > 0 &&
@@ -126,26 +127,26 @@ static void take_answer(struct kvf_get *get, struct kvf_get_item *item,
         item->length = block->length;
         item->tier = block->tier;
         item->origin = KVF_ORIGIN_REMOTE;
-        item->state = KVF_GET_PLANNED;
+        item->state = GET_PLANNED;
     } else if (block->status.code == KVF_PENDING && !get->lookup_only) {
         *pending = true;
     } else {
         item->code = block->status.code == KVF_OK ? KVF_NOT_FOUND : block->status.code;
         item->source++;
-        item->state = KVF_GET_NEW;
+        item->state = GET_NEW;
     }
 }
 
 static void ask_again(struct kvf_timer *timer)
 {
-    struct kvf_get *get = kvf_container(timer, struct kvf_get, lookup_timer);
+    struct get *get = kvf_container(timer, struct get, lookup_timer);
     get->waits--;
     step(get);
 }
 
 static void lookup_ended(struct kvf_lookup *lookup)
 {
-    struct kvf_get *get = kvf_container(lookup, struct kvf_get, lookup);
+    struct get *get = kvf_container(lookup, struct get, lookup);
     bool pending = false;
     get->lookup_open = false;
     for (uint32_t b = 0; b < lookup->block_count; b++)
@@ -165,25 +166,25 @@ static void lookup_ended(struct kvf_lookup *lookup)
     step(get);
 }
 
-static void ask_failed(struct kvf_get *get, uint32_t source, enum kvf_code code)
+static void ask_failed(struct get *get, uint32_t source, enum kvf_code code)
 {
     for (uint32_t i = 0; i < get->item_count; i++) {
-        struct kvf_get_item *item = &get->items[i];
-        if (item->state != KVF_GET_ASKING || item->source != source)
+        struct get_item *item = &get->items[i];
+        if (item->state != GET_ASKING || item->source != source)
             continue;
         item->code = code;
         item->source++;
-        item->state = KVF_GET_NEW;
+        item->state = GET_NEW;
     }
 }
 
 /* One look-up at a time: the first source that somebody still wants to ask, for all who want to ask
  * it. */
-static void ask(struct kvf_get *get)
+static void ask(struct get *get)
 {
     uint32_t source = UINT32_MAX, count = 0;
     for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == KVF_GET_ASKING && get->items[i].source < source)
+        if (get->items[i].state == GET_ASKING && get->items[i].source < source)
             source = get->items[i].source;
     if (source == UINT32_MAX)
         return;
@@ -207,7 +208,7 @@ static void ask(struct kvf_get *get)
         return;
     }
     for (uint32_t i = 0; i < get->item_count; i++) {
-        if (get->items[i].state != KVF_GET_ASKING || get->items[i].source != source)
+        if (get->items[i].state != GET_ASKING || get->items[i].source != source)
             continue;
         get->lookup_items[count] = i;
         lookup->blocks[count++].key = get->items[i].key;
@@ -221,7 +222,7 @@ static void ask(struct kvf_get *get)
 /* ---- starting: pin what is here, make room and loads for what is not ---- */
 
 /* Pin what is here. First of all, for making room evicts what nobody pins. */
-static void pin_what_is_here(struct kvf_get *get, struct kvf_get_item *item)
+static void pin_what_is_here(struct get *get, struct get_item *item)
 {
     struct kvf_entry *entry = kvf_index_find(get->gets->index, get->ns, &item->key);
     if (entry == NULL)
@@ -239,13 +240,13 @@ static void pin_what_is_here(struct kvf_get *get, struct kvf_get_item *item)
 }
 
 /* The item's entry, pinned, has an extent; false: no room. Nothing is started yet. */
-static bool take_entry(struct kvf_get *get, struct kvf_get_item *item)
+static bool take_entry(struct get *get, struct get_item *item)
 {
     struct kvf_index *index = get->gets->index;
     struct kvf_extent room = {0};
     if (item->entry == NULL) /* a key that stands twice in the list has been added already */
         pin_what_is_here(get, item);
-    if (item->state != KVF_GET_PLANNED)
+    if (item->state != GET_PLANNED)
         return true;
     if (item->entry == NULL && source_address(get, item->source) == NULL) {
         miss(item, KVF_NOT_FOUND);
@@ -264,19 +265,19 @@ static bool take_entry(struct kvf_get *get, struct kvf_get_item *item)
         kvf_entry_give_extent(index, item->entry, &room);
         item->starts = true;
     }
-    item->state = KVF_GET_LOADING;
+    item->state = GET_LOADING;
     return true;
 }
 
 /* An item's entry was taken in vain: leave the index as it was. */
-static void untake_entry(struct kvf_get *get, struct kvf_get_item *item)
+static void untake_entry(struct get *get, struct get_item *item)
 {
     struct kvf_index *index = get->gets->index;
     struct kvf_entry *entry = item->entry;
     if (entry == NULL)
         return;
     item->entry = NULL;
-    item->state = KVF_GET_PLANNED;
+    item->state = GET_PLANNED;
     if (item->starts) {
         kvf_entry_drop_extent(index, entry);
         if (entry->state == KVF_ENTRY_PULLING)
@@ -288,13 +289,12 @@ static void untake_entry(struct kvf_get *get, struct kvf_get_item *item)
 
 /* Entries that this Get is to load, from SSD (source NULL) or from one source; returns their
  * number. */
-static uint32_t collect(struct kvf_get *get, bool pulled, uint32_t source,
-                        struct kvf_entry **entries)
+static uint32_t collect(struct get *get, bool pulled, uint32_t source, struct kvf_entry **entries)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < get->item_count; i++) {
-        struct kvf_get_item *item = &get->items[i];
-        if (item->state == KVF_GET_LOADING && item->starts &&
+        struct get_item *item = &get->items[i];
+        if (item->state == GET_LOADING && item->starts &&
             (item->entry->state == KVF_ENTRY_PULLING) == pulled &&
             (!pulled || item->source == source))
             entries[count++] = item->entry;
@@ -302,9 +302,9 @@ static uint32_t collect(struct kvf_get *get, bool pulled, uint32_t source,
     return count;
 }
 
-static void start_pulls(struct kvf_get *get, struct kvf_entry **entries)
+static void start_pulls(struct get *get, struct kvf_entry **entries)
 {
-    struct kvf_gets *gets = get->gets;
+    struct gets *gets = get->gets;
     for (uint32_t k = 0; source_address(get, k) != NULL; k++) {
         uint32_t count = collect(get, true, k, entries);
         struct kvf_load_pull how = {
@@ -324,7 +324,7 @@ static void waiter_ended(struct kvf_load_waiter *waiter, struct kvf_status statu
 static void waiter_gone(struct kvf_load_waiter *waiter);
 
 /* What could not be started goes on to the next place, or is a miss. */
-static void not_started(struct kvf_get *get, struct kvf_get_item *item)
+static void not_started(struct get *get, struct get_item *item)
 {
     bool pulled = item->entry->state == KVF_ENTRY_PULLING;
     untake_entry(get, item);
@@ -332,15 +332,15 @@ static void not_started(struct kvf_get *get, struct kvf_get_item *item)
 }
 
 /* Every taken item waits for its load, or has its bytes already. */
-static void join_loads(struct kvf_get *get)
+static void join_loads(struct get *get)
 {
     for (uint32_t i = 0; i < get->item_count; i++) {
-        struct kvf_get_item *item = &get->items[i];
-        if (item->state != KVF_GET_LOADING || item->loading)
+        struct get_item *item = &get->items[i];
+        if (item->state != GET_LOADING || item->loading)
             continue;
         struct kvf_entry *entry = item->entry;
         if (entry->resident && entry->verified) {
-            item->state = KVF_GET_HELD;
+            item->state = GET_HELD;
             continue;
         }
         if (entry->load == NULL && (!entry->resident || !kvf_load_check(get->gets->loads, entry))) {
@@ -359,16 +359,16 @@ static void join_loads(struct kvf_get *get)
 }
 
 /* Take all that is planned, or (when waiting is still possible) nothing. */
-static bool start_planned(struct kvf_get *get, bool may_wait)
+static bool start_planned(struct get *get, bool may_wait)
 {
     struct kvf_entry **entries = calloc(get->item_count, sizeof(struct kvf_entry *));
     bool room = entries != NULL;
     for (uint32_t i = 0; i < get->item_count && room; i++)
-        if (get->items[i].state == KVF_GET_PLANNED)
+        if (get->items[i].state == GET_PLANNED)
             pin_what_is_here(get, &get->items[i]);
     for (uint32_t i = 0; i < get->item_count && room; i++) {
-        struct kvf_get_item *item = &get->items[i];
-        if (item->state != KVF_GET_PLANNED)
+        struct get_item *item = &get->items[i];
+        if (item->state != GET_PLANNED)
             continue;
         room = take_entry(get, item);
         if (!room && !may_wait) {
@@ -379,7 +379,7 @@ static bool start_planned(struct kvf_get *get, bool may_wait)
     }
     if (!room) {
         for (uint32_t i = get->item_count; i-- > 0;)
-            if (get->items[i].state <= KVF_GET_LOADING && !get->items[i].loading)
+            if (get->items[i].state <= GET_LOADING && !get->items[i].loading)
                 untake_entry(get, &get->items[i]);
         free(entries);
         return false;
@@ -396,7 +396,7 @@ static bool start_planned(struct kvf_get *get, bool may_wait)
     return true;
 }
 
-static void count_admission(struct kvf_get *get)
+static void count_admission(struct get *get)
 {
     kvf_histogram_add(&get->gets->counters->stages[KVF_STAGE_ADMISSION],
                       kvf_clock_now_ns() - get->request.since_ns);
@@ -404,9 +404,9 @@ static void count_admission(struct kvf_get *get)
 
 static bool admit(struct kvf_request *request)
 {
-    struct kvf_get *get = kvf_container(request, struct kvf_get, request);
+    struct get *get = kvf_container(request, struct get, request);
     for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == KVF_GET_PLANNED)
+        if (get->items[i].state == GET_PLANNED)
             get->items[i].charge = kvf_round_up_page(get->items[i].length);
     if (!start_planned(get, true)) {
         for (uint32_t i = 0; i < get->item_count; i++)
@@ -423,13 +423,13 @@ static bool admit(struct kvf_request *request)
 
 static void waiter_ended(struct kvf_load_waiter *waiter, struct kvf_status status)
 {
-    struct kvf_get_item *item = kvf_container(waiter, struct kvf_get_item, waiter);
-    if (item->state != KVF_GET_LOADING)
+    struct get_item *item = kvf_container(waiter, struct get_item, waiter);
+    if (item->state != GET_LOADING)
         return; /* the deadline was faster: it is a miss already */
     item->code = (enum kvf_code)status.code;
     if (!kvf_is_ok(status))
         return; /* what next is decided when the load has let go */
-    item->state = KVF_GET_HELD;
+    item->state = GET_HELD;
     enum kvf_tier tier = kvf_load_source_tier(item->entry);
     if (tier != KVF_TIER_NONE) {
         item->tier = tier;
@@ -439,18 +439,18 @@ static void waiter_ended(struct kvf_load_waiter *waiter, struct kvf_status statu
 
 static void waiter_gone(struct kvf_load_waiter *waiter)
 {
-    struct kvf_get_item *item = kvf_container(waiter, struct kvf_get_item, waiter);
-    struct kvf_get *get = item->get;
-    bool late = item->state == KVF_GET_MISSED;
+    struct get_item *item = kvf_container(waiter, struct get_item, waiter);
+    struct get *get = item->get;
+    bool late = item->state == GET_MISSED;
     item->loading = false;
-    if (item->state != KVF_GET_HELD) {
+    if (item->state != GET_HELD) {
         kvf_entry_unpin(get->gets->index, item->entry);
         item->entry = NULL;
     }
-    if (item->state == KVF_GET_LOADING && item->code != KVF_DEADLINE && item->code != KVF_CANCELLED)
-        item->state = KVF_GET_NEW;
-    else if (item->state == KVF_GET_LOADING)
-        item->state = KVF_GET_MISSED;
+    if (item->state == GET_LOADING && item->code != KVF_DEADLINE && item->code != KVF_CANCELLED)
+        item->state = GET_NEW;
+    else if (item->state == GET_LOADING)
+        item->state = GET_MISSED;
     settle_charge(get, item);
     if (late || --get->waits == 0)
         step(get);
@@ -458,30 +458,30 @@ static void waiter_gone(struct kvf_load_waiter *waiter)
 
 /* ---- the answer ---- */
 
-static void count_answer(struct kvf_get *get)
+static void count_answer(struct get *get)
 {
     struct kvf_counters *counters = get->gets->counters;
     for (uint32_t i = 0; i < get->item_count && !get->lookup_only; i++) {
-        const struct kvf_get_item *item = &get->items[i];
+        const struct get_item *item = &get->items[i];
         enum kvf_hit hit = item->tier == KVF_TIER_SSD ? KVF_HIT_SSD : KVF_HIT_DRAM;
         if (item->origin == KVF_ORIGIN_REMOTE)
             hit = item->tier == KVF_TIER_SSD ? KVF_HIT_REMOTE_SSD : KVF_HIT_REMOTE_DRAM;
-        if (item->state == KVF_GET_HELD)
+        if (item->state == GET_HELD)
             counters->hits[hit]++;
         else
             counters->misses[item->code]++;
     }
 }
 
-static void answer(struct kvf_get *get)
+static void answer(struct get *get)
 {
     get->answered_done = true;
     kvf_timer_stop(get->gets->loop, &get->timer);
     for (uint32_t i = 0; i < get->item_count; i++) {
-        struct kvf_get_item *item = &get->items[i];
-        if (item->state == KVF_GET_PLANNED)
-            item->state = KVF_GET_FOUND; /* a look-up's hit */
-        if (item->state != KVF_GET_MISSED)
+        struct get_item *item = &get->items[i];
+        if (item->state == GET_PLANNED)
+            item->state = GET_FOUND; /* a look-up's hit */
+        if (item->state != GET_MISSED)
             item->code = KVF_OK;
     }
     count_answer(get);
@@ -489,12 +489,12 @@ static void answer(struct kvf_get *get)
         get->answered(get);
 }
 
-static void free_if_over(struct kvf_get *get)
+static void free_if_over(struct get *get)
 {
     if (!get->answered_done || get->lookup_open || get->working)
         return;
     for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == KVF_GET_HELD || get->items[i].loading)
+        if (get->items[i].state == GET_HELD || get->items[i].loading)
             return;
     get->gets->open--;
     void (*freed)(void *user) = get->freed;
@@ -505,7 +505,7 @@ static void free_if_over(struct kvf_get *get)
 }
 
 /* Answer without what is not there yet. The caller keeps the Get alive. */
-static void answer_early(struct kvf_get *get, enum kvf_code code)
+static void answer_early(struct get *get, enum kvf_code code)
 {
     if (get->answered_done)
         return;
@@ -515,10 +515,10 @@ static void answer_early(struct kvf_get *get, enum kvf_code code)
             get->status = get_fail(code = KVF_BUSY);
     }
     for (uint32_t i = 0; i < get->item_count; i++) {
-        struct kvf_get_item *item = &get->items[i];
+        struct get_item *item = &get->items[i];
         if (is_before_admission(item))
             give_up(get, item, code);
-        else if (item->state == KVF_GET_LOADING)
+        else if (item->state == GET_LOADING)
             miss(item, code);
         settle_charge(get, item);
     }
@@ -529,7 +529,7 @@ static void answer_early(struct kvf_get *get, enum kvf_code code)
     answer(get);
 }
 
-static void end_early(struct kvf_get *get, enum kvf_code code)
+static void end_early(struct get *get, enum kvf_code code)
 {
     bool working = get->working;
     get->working = true; /* the answer may give everything back at once */
@@ -538,10 +538,10 @@ static void end_early(struct kvf_get *get, enum kvf_code code)
     free_if_over(get);
 }
 
-static void reserve(struct kvf_get *get)
+static void reserve(struct get *get)
 {
     for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == KVF_GET_PLANNED)
+        if (get->items[i].state == GET_PLANNED)
             get->request.bytes += kvf_round_up_page(get->items[i].length);
     if (!kvf_admission_can_ever_fit(get->gets->admission, &get->request)) {
         get->status = get_fail(KVF_TOO_LARGE);
@@ -551,16 +551,16 @@ static void reserve(struct kvf_get *get)
     kvf_admission_submit(get->gets->admission, &get->request);
 }
 
-static bool has_planned(const struct kvf_get *get)
+static bool has_planned(const struct get *get)
 {
     for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == KVF_GET_PLANNED)
+        if (get->items[i].state == GET_PLANNED)
             return true;
     return false;
 }
 
 /* As far as it goes now. Everything that happens to a Get ends here. */
-static void step(struct kvf_get *get)
+static void step(struct get *get)
 {
     if (get->working)
         return;
@@ -583,14 +583,14 @@ static void step(struct kvf_get *get)
 
 static void deadline(struct kvf_timer *timer)
 {
-    end_early(kvf_container(timer, struct kvf_get, timer), KVF_DEADLINE);
+    end_early(kvf_container(timer, struct get, timer), KVF_DEADLINE);
 }
 
 /* ---- the caller's side ---- */
 
-struct kvf_get *kvf_get_create(struct kvf_gets *gets, uint32_t item_count)
+struct get *get_create(struct gets *gets, uint32_t item_count)
 {
-    struct kvf_get *get = calloc(1, sizeof(*get));
+    struct get *get = calloc(1, sizeof(*get));
     if (get == NULL)
         return NULL;
     get->items = calloc(item_count > 0 ? item_count : 1, sizeof(*get->items));
@@ -609,36 +609,36 @@ struct kvf_get *kvf_get_create(struct kvf_gets *gets, uint32_t item_count)
     return get;
 }
 
-void kvf_get_start(struct kvf_get *get)
+void get_start(struct get *get)
 {
     get->request.instance = get->instance_budget;
     kvf_timer_start(get->gets->loop, &get->timer, get->deadline_ns);
     step(get);
 }
 
-static void release(struct kvf_get *get, struct kvf_get_item *item)
+static void release(struct get *get, struct get_item *item)
 {
-    if (item->state != KVF_GET_HELD)
+    if (item->state != GET_HELD)
         return;
-    item->state = KVF_GET_RELEASED;
+    item->state = GET_RELEASED;
     kvf_entry_unpin(get->gets->index, item->entry);
     item->entry = NULL;
     settle_charge(get, item);
 }
 
-void kvf_get_release(struct kvf_get *get, uint32_t item)
+void get_release(struct get *get, uint32_t item)
 {
     if (item < get->item_count && get->answered_done)
         release(get, &get->items[item]);
     free_if_over(get);
 }
 
-void kvf_get_cancel(struct kvf_get *get)
+void get_cancel(struct get *get)
 {
     end_early(get, KVF_CANCELLED);
 }
 
-void kvf_get_drop(struct kvf_get *get)
+void get_drop(struct get *get)
 {
     bool working = get->working;
     get->working = get->dropped = true;
@@ -649,7 +649,7 @@ void kvf_get_drop(struct kvf_get *get)
     free_if_over(get);
 }
 
-uint32_t kvf_get_prefix(const struct kvf_get *get)
+uint32_t get_prefix(const struct get *get)
 {
     uint32_t prefix = 0;
     while (prefix < get->item_count && get->items[prefix].code == KVF_OK)

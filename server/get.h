@@ -19,11 +19,11 @@
 #include "server/sources.h"
 #include "server/stats.h"
 
-struct kvf_get;
+struct get;
 
 /* What all Gets share. The owner may change read_batch_bytes and the in-flight number at any time.
  */
-struct kvf_gets {
+struct gets {
     struct kvf_loop *loop;
     struct kvf_index *index;
     struct kvf_loads *loads;
@@ -37,20 +37,20 @@ struct kvf_gets {
     uint64_t open; /* Gets that exist */
 };
 
-enum kvf_get_item_state {
-    KVF_GET_NEW = 0,  /* to be looked up in the index, then in sources from `source` on */
-    KVF_GET_PENDING,  /* waits for a put's commit here */
-    KVF_GET_ASKING,   /* waits for a source's Lookup */
-    KVF_GET_PLANNED,  /* its length is known: goes to admission */
-    KVF_GET_LOADING,  /* charged, pinned, waits for its load */
-    KVF_GET_HELD,     /* charged, pinned, has every checked byte */
-    KVF_GET_FOUND,    /* look-up only: it is there */
-    KVF_GET_MISSED,   /* `code` says why */
-    KVF_GET_RELEASED, /* was held */
+enum get_item_state {
+    GET_NEW = 0,  /* to be looked up in the index, then in sources from `source` on */
+    GET_PENDING,  /* waits for a put's commit here */
+    GET_ASKING,   /* waits for a source's Lookup */
+    GET_PLANNED,  /* its length is known: goes to admission */
+    GET_LOADING,  /* charged, pinned, waits for its load */
+    GET_HELD,     /* charged, pinned, has every checked byte */
+    GET_FOUND,    /* look-up only: it is there */
+    GET_MISSED,   /* `code` says why */
+    GET_RELEASED, /* was held */
 };
 
 /* One block of a Get. The caller sets key and length. */
-struct kvf_get_item {
+struct get_item {
     struct kvf_key key;
     uint64_t length;         /* 0: any; in the answer: the block's */
     enum kvf_code code;      /* OK, or why it is a miss */
@@ -58,8 +58,8 @@ struct kvf_get_item {
     enum kvf_tier tier;
     enum kvf_origin origin;
 
-    enum kvf_get_item_state state;
-    struct kvf_get *get;
+    enum get_item_state state;
+    struct get *get;
     uint32_t source; /* next source to ask */
     uint64_t charge; /* bytes of the reservation that it holds */
     bool starts;     /* it gave the entry its extent and starts its load */
@@ -68,7 +68,7 @@ struct kvf_get_item {
     struct kvf_load_waiter waiter;
 };
 
-struct kvf_get {
+struct get {
     /* Set by the caller between create and start. */
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
     char hint[280];                     /* source to ask first and only; empty: the peers */
@@ -78,18 +78,17 @@ struct kvf_get {
     uint64_t deadline_ns;
     bool stop_at_first_miss;
     bool lookup_only;
-    void (*answered)(
-        struct kvf_get *get);  /* once; may run inside kvf_get_start; not after kvf_get_drop */
-    void (*freed)(void *user); /* once, last */
+    void (*answered)(struct get *get); /* once; may run inside get_start; not after get_drop */
+    void (*freed)(void *user);         /* once, last */
     void *user;
 
     /* The answer. */
     struct kvf_status status; /* of the Get as a whole: OK, BUSY, TOO_LARGE */
     uint32_t item_count;
-    struct kvf_get_item *items;
+    struct get_item *items;
 
     /* get's own */
-    struct kvf_gets *gets;
+    struct gets *gets;
     struct kvf_request request;
     struct kvf_timer timer;
     struct kvf_timer lookup_timer;
@@ -102,16 +101,16 @@ struct kvf_get {
 };
 
 /* NULL: out of memory. */
-struct kvf_get *kvf_get_create(struct kvf_gets *gets, uint32_t item_count);
-void kvf_get_start(struct kvf_get *get);
+struct get *get_create(struct gets *gets, uint32_t item_count);
+void get_start(struct get *get);
 /* Give one held block back; anything else is ignored. */
-void kvf_get_release(struct kvf_get *get, uint32_t item);
+void get_release(struct get *get, uint32_t item);
 /* The caller is gone: no answer, everything is given back as soon as it can be. The pointer is
  * dead. Legal once, at any time after create. */
-void kvf_get_drop(struct kvf_get *get);
+void get_drop(struct get *get);
 /* Answer now: what is not there yet is CANCELLED. */
-void kvf_get_cancel(struct kvf_get *get);
+void get_cancel(struct get *get);
 /* Blocks from the first on that came without a gap. */
-uint32_t kvf_get_prefix(const struct kvf_get *get);
+uint32_t get_prefix(const struct get *get);
 
 #endif

@@ -45,8 +45,8 @@ struct kvf_manager {
     struct kvf_loads *loads;
     struct kvf_sources *sources;
     struct kvf_admission admission;
-    struct kvf_gets gets;
-    struct kvf_puts puts;
+    struct gets gets;
+    struct puts puts;
     struct kvf_leases leases;
     struct kvf_peers *peers;
     struct kvf_engines *engines;
@@ -490,7 +490,7 @@ static struct kvf_status start_sources(struct kvf_manager *manager)
 static void set_up_queries(struct kvf_manager *manager)
 {
     const struct kvf_config *config = manager->config;
-    manager->gets = (struct kvf_gets){
+    manager->gets = (struct gets){
         .loop = manager->loop,
         .index = manager->index,
         .loads = manager->loads,
@@ -502,14 +502,14 @@ static void set_up_queries(struct kvf_manager *manager)
         .read_batch_bytes = config->read_batch_bytes,
         .read_batches_in_flight = (unsigned)config->read_batches_in_flight,
     };
-    manager->puts = (struct kvf_puts){
+    manager->puts = (struct puts){
         .loop = manager->loop,
         .index = manager->index,
         .admission = &manager->admission,
         .store = manager->store,
         .counters = &manager->counters,
     };
-    kvf_puts_init(&manager->puts);
+    puts_init(&manager->puts);
     manager->leases = (struct kvf_leases){
         .loop = manager->loop,
         .index = manager->index,

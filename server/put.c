@@ -10,7 +10,7 @@ static struct kvf_status put_fail(enum kvf_code code)
     return kvf_fail(KVF_MODULE_SERVER, code, 0);
 }
 
-void kvf_puts_init(struct kvf_puts *puts)
+void puts_init(struct puts *puts)
 {
     kvf_list_init(&puts->writing);
     kvf_list_init(&puts->syncs);
@@ -18,9 +18,9 @@ void kvf_puts_init(struct kvf_puts *puts)
 
 /* ---- places ---- */
 
-struct kvf_put_begin *kvf_put_begin_create(struct kvf_puts *puts, uint32_t item_count)
+struct put_begin *put_begin_create(struct puts *puts, uint32_t item_count)
 {
-    struct kvf_put_begin *begin = calloc(1, sizeof(*begin));
+    struct put_begin *begin = calloc(1, sizeof(*begin));
     if (begin == NULL)
         return NULL;
     begin->items = calloc(item_count > 0 ? item_count : 1, sizeof(*begin->items));
@@ -34,7 +34,7 @@ struct kvf_put_begin *kvf_put_begin_create(struct kvf_puts *puts, uint32_t item_
     return begin;
 }
 
-static void free_begin(struct kvf_put_begin *begin)
+static void free_begin(struct put_begin *begin)
 {
     kvf_timer_stop(begin->puts->loop, &begin->timer);
     kvf_list_remove(&begin->node);
@@ -42,7 +42,7 @@ static void free_begin(struct kvf_put_begin *begin)
     free(begin);
 }
 
-static void answer(struct kvf_put_begin *begin)
+static void answer(struct put_begin *begin)
 {
     struct kvf_counters *counters = begin->puts->counters;
     for (uint32_t i = 0; i < begin->item_count; i++) {
@@ -54,7 +54,7 @@ static void answer(struct kvf_put_begin *begin)
 }
 
 /* What the key is already, or OK when it needs a place. */
-static enum kvf_code present(const struct kvf_put_begin *begin, const struct kvf_put_item *item)
+static enum kvf_code present(const struct put_begin *begin, const struct put_item *item)
 {
     if (item->length < 1 || item->length > KVF_BLOCK_MAX_BYTES)
         return item->length < 1 ? KVF_INVALID : KVF_TOO_LARGE;
@@ -65,11 +65,11 @@ static enum kvf_code present(const struct kvf_put_begin *begin, const struct kvf
 }
 
 /* False: no memory. */
-static bool make_place(struct kvf_put_begin *begin, struct kvf_put_item *item)
+static bool make_place(struct put_begin *begin, struct put_item *item)
 {
-    struct kvf_puts *puts = begin->puts;
+    struct puts *puts = begin->puts;
     struct kvf_extent room = {0};
-    struct kvf_put *put = calloc(1, sizeof(*put));
+    struct put *put = calloc(1, sizeof(*put));
     if (put == NULL)
         return false;
     if (!kvf_is_ok(kvf_index_room(puts->index, item->length, &room)))
@@ -92,7 +92,7 @@ free_put:
     return false;
 }
 
-static void free_place(struct kvf_put *put)
+static void free_place(struct put *put)
 {
     struct kvf_index *index = put->puts->index;
     kvf_index_unlink(index, put->entry);
@@ -103,10 +103,10 @@ static void free_place(struct kvf_put *put)
 
 static bool admit(struct kvf_request *request)
 {
-    struct kvf_put_begin *begin = kvf_container(request, struct kvf_put_begin, request);
+    struct put_begin *begin = kvf_container(request, struct put_begin, request);
     uint64_t taken = 0;
     for (uint32_t i = 0; i < begin->item_count; i++) {
-        struct kvf_put_item *item = &begin->items[i];
+        struct put_item *item = &begin->items[i];
         item->code = present(begin, item);
         if (item->code != KVF_OK)
             continue;
@@ -129,7 +129,7 @@ static bool admit(struct kvf_request *request)
     return true;
 }
 
-static void fail_all(struct kvf_put_begin *begin, enum kvf_code code)
+static void fail_all(struct put_begin *begin, enum kvf_code code)
 {
     kvf_admission_withdraw(begin->puts->admission, &begin->request);
     begin->status = put_fail(code);
@@ -140,10 +140,10 @@ static void fail_all(struct kvf_put_begin *begin, enum kvf_code code)
 
 static void deadline(struct kvf_timer *timer)
 {
-    fail_all(kvf_container(timer, struct kvf_put_begin, timer), KVF_BUSY);
+    fail_all(kvf_container(timer, struct put_begin, timer), KVF_BUSY);
 }
 
-void kvf_put_begin_start(struct kvf_put_begin *begin)
+void put_begin_start(struct put_begin *begin)
 {
     struct kvf_request *request = &begin->request;
     request->class = KVF_CLASS_DIRTY;
@@ -160,7 +160,7 @@ void kvf_put_begin_start(struct kvf_put_begin *begin)
     kvf_admission_submit(begin->puts->admission, request);
 }
 
-void kvf_put_begin_drop(struct kvf_put_begin *begin)
+void put_begin_drop(struct put_begin *begin)
 {
     kvf_admission_withdraw(begin->puts->admission, &begin->request);
     free_begin(begin);
@@ -168,34 +168,34 @@ void kvf_put_begin_drop(struct kvf_put_begin *begin)
 
 /* ---- commit or abort ---- */
 
-static void return_charge(struct kvf_put *put)
+static void return_charge(struct put *put)
 {
     kvf_admission_return(put->puts->admission, &put->charge, put->charge.bytes);
 }
 
-void kvf_put_abort(struct kvf_put *put)
+void put_abort(struct put *put)
 {
-    if (put->state == KVF_PUT_QUARANTINED)
+    if (put->state == PUT_QUARANTINED)
         put->puts->quarantine_bytes -= put->entry->extent.bytes;
     kvf_list_remove(&put->node);
     return_charge(put);
     free_place(put);
 }
 
-void kvf_put_quarantine(struct kvf_put *put)
+void put_quarantine(struct put *put)
 {
-    kvf_assert(put->state == KVF_PUT_OPEN);
-    put->state = KVF_PUT_QUARANTINED;
+    kvf_assert(put->state == PUT_OPEN);
+    put->state = PUT_QUARANTINED;
     put->puts->quarantine_bytes += put->entry->extent.bytes;
     kvf_index_unlink(put->puts->index, put->entry);
 }
 
-static void start_write(struct kvf_put *put);
+static void start_write(struct put *put);
 
-struct kvf_generation kvf_put_finish(struct kvf_put *put, uint32_t crc32c)
+struct kvf_generation put_finish(struct put *put, uint32_t crc32c)
 {
-    struct kvf_puts *puts = put->puts;
-    kvf_assert(put->state == KVF_PUT_OPEN);
+    struct puts *puts = put->puts;
+    kvf_assert(put->state == PUT_OPEN);
     kvf_list_remove(&put->node);
     puts->counters->puts.blocks++;
     kvf_entry_ready(puts->index, put->entry, crc32c);
@@ -213,11 +213,11 @@ struct kvf_generation kvf_put_finish(struct kvf_put *put, uint32_t crc32c)
 
 /* ---- the write to SSD ---- */
 
-static void tell_syncs(struct kvf_puts *puts)
+static void tell_syncs(struct puts *puts)
 {
     uint64_t oldest = UINT64_MAX;
     if (!kvf_list_is_empty(&puts->writing))
-        oldest = kvf_container(puts->writing.next, struct kvf_put, node)->sequence;
+        oldest = kvf_container(puts->writing.next, struct put, node)->sequence;
     kvf_list_for_each_safe (node, &puts->syncs) {
         struct kvf_sync *sync = kvf_container(node, struct kvf_sync, node);
         if (sync->last_sequence >= oldest)
@@ -230,8 +230,8 @@ static void tell_syncs(struct kvf_puts *puts)
 static void write_ended(struct kvf_append *append, struct kvf_status status,
                         struct kvf_location location)
 {
-    struct kvf_put *put = kvf_container(append, struct kvf_put, append);
-    struct kvf_puts *puts = put->puts;
+    struct put *put = kvf_container(append, struct put, append);
+    struct puts *puts = put->puts;
     put->entry->dirty = false;
     if (kvf_is_ok(status)) {
         kvf_entry_stored(puts->index, put->entry, location);
@@ -247,10 +247,10 @@ static void write_ended(struct kvf_append *append, struct kvf_status status,
     tell_syncs(puts);
 }
 
-static void start_write(struct kvf_put *put)
+static void start_write(struct put *put)
 {
     struct kvf_entry *entry = put->entry;
-    put->state = KVF_PUT_WRITING;
+    put->state = PUT_WRITING;
     put->sequence = ++put->puts->next_sequence;
     kvf_list_push_back(&put->puts->writing, &put->node);
     entry->dirty = true;
@@ -268,13 +268,13 @@ static void start_write(struct kvf_put *put)
 
 /* ---- sync ---- */
 
-void kvf_sync_start(struct kvf_puts *puts, struct kvf_sync *sync)
+void kvf_sync_start(struct puts *puts, struct kvf_sync *sync)
 {
     sync->last_sequence = puts->next_sequence;
     sync->blocks = sync->bytes = sync->failed = 0;
     kvf_list_for_each (node, &puts->writing) {
         sync->blocks++;
-        sync->bytes += kvf_container(node, struct kvf_put, node)->entry->length;
+        sync->bytes += kvf_container(node, struct put, node)->entry->length;
     }
     kvf_list_push_back(&puts->syncs, &sync->node);
     tell_syncs(puts);

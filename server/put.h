@@ -18,32 +18,32 @@
 #include "storage/storage.h"
 
 /* What all puts share. */
-struct kvf_puts {
+struct puts {
     struct kvf_loop *loop;
     struct kvf_index *index;
     struct kvf_admission *admission;
     struct kvf_store *store; /* NULL: no SSD tier */
     struct kvf_counters *counters;
 
-    struct kvf_list writing; /* struct kvf_put, in order of commit */
+    struct kvf_list writing; /* struct put, in order of commit */
     struct kvf_list syncs;
     uint64_t next_sequence;
     uint64_t quarantine_bytes; /* places whose engine is gone but may still write */
 };
 
-void kvf_puts_init(struct kvf_puts *puts);
+void puts_init(struct puts *puts);
 
-enum kvf_put_state {
-    KVF_PUT_OPEN = 0,
-    KVF_PUT_QUARANTINED, /* its engine's connection is gone, its process perhaps not */
-    KVF_PUT_WRITING,
+enum put_state {
+    PUT_OPEN = 0,
+    PUT_QUARANTINED, /* its engine's connection is gone, its process perhaps not */
+    PUT_WRITING,
 };
 
 /* One block on its way in. Belongs to the engine's context while OPEN, to put.c while WRITING. */
-struct kvf_put {
-    struct kvf_list node; /* the context's, then kvf_puts.writing */
-    struct kvf_puts *puts;
-    enum kvf_put_state state;
+struct put {
+    struct kvf_list node; /* the context's, then puts.writing */
+    struct puts *puts;
+    enum put_state state;
     uint64_t id; /* the context's name for it */
     struct kvf_entry *entry;
     struct kvf_request charge; /* its part of the dirty bytes */
@@ -51,44 +51,44 @@ struct kvf_put {
     struct kvf_append append;
 };
 
-struct kvf_put_item {
+struct put_item {
     struct kvf_key key;
     uint64_t length;
-    enum kvf_code code;  /* OK: `put` is a place */
-    struct kvf_put *put; /* given to the caller */
+    enum kvf_code code; /* OK: `put` is a place */
+    struct put *put;    /* given to the caller */
 };
 
 /* One PutBegin. The caller sets the first part; the struct is malloc'ed by create and frees itself
  * after `answered`. */
-struct kvf_put_begin {
+struct put_begin {
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
     uint64_t deadline_ns;
-    /* Once; may run inside kvf_put_begin_start. Not after drop. */
-    void (*answered)(struct kvf_put_begin *begin);
+    /* Once; may run inside put_begin_start. Not after drop. */
+    void (*answered)(struct put_begin *begin);
     void *user;
 
     struct kvf_status status; /* of the whole: OK, BUSY, TOO_LARGE */
     uint32_t item_count;
-    struct kvf_put_item *items;
+    struct put_item *items;
 
-    struct kvf_puts *puts;
+    struct puts *puts;
     struct kvf_request request;
     struct kvf_timer timer;
     struct kvf_list node; /* the caller's */
 };
 
 /* NULL: out of memory. */
-struct kvf_put_begin *kvf_put_begin_create(struct kvf_puts *puts, uint32_t item_count);
-void kvf_put_begin_start(struct kvf_put_begin *begin);
+struct put_begin *put_begin_create(struct puts *puts, uint32_t item_count);
+void put_begin_start(struct put_begin *begin);
 /* The caller is gone, or does not want it any more: no answer. Only before `answered`. */
-void kvf_put_begin_drop(struct kvf_put_begin *begin);
+void put_begin_drop(struct put_begin *begin);
 
 /* The bytes are written. Takes an OPEN put; it becomes visible and goes its way. */
-struct kvf_generation kvf_put_finish(struct kvf_put *put, uint32_t crc32c);
+struct kvf_generation put_finish(struct put *put, uint32_t crc32c);
 /* The place goes back unwritten; nobody writes to it any more. Takes an OPEN or QUARANTINED put. */
-void kvf_put_abort(struct kvf_put *put);
-/* The engine's connection is gone: the key is free at once, the memory only with kvf_put_abort. */
-void kvf_put_quarantine(struct kvf_put *put);
+void put_abort(struct put *put);
+/* The engine's connection is gone: the key is free at once, the memory only with put_abort. */
+void put_quarantine(struct put *put);
 
 /* Wait until all that is being written now is durable. `done` runs once, perhaps inside the call.
  */
@@ -100,7 +100,7 @@ struct kvf_sync {
     struct kvf_list node;
 };
 
-void kvf_sync_start(struct kvf_puts *puts, struct kvf_sync *sync);
+void kvf_sync_start(struct puts *puts, struct kvf_sync *sync);
 /* Forget it; `done` does not run any more. */
 void kvf_sync_cancel(struct kvf_sync *sync);
 

@@ -78,8 +78,8 @@ struct kvf_counters {
 
 struct kvf_stats {
     const char *node_id;
-    const char *state;     /* STARTING, READY, DRAINING, CLOSED */
-    const char *degraded;  /* NULL, or why READY is not the whole truth (a drive is read-only) */
+    const char *state;    /* STARTING, READY, DRAINING, CLOSED */
+    const char *degraded; /* NULL, or why READY is not the whole truth (a drive is read-only) */
     uint64_t boot_epoch;
     const char *transport; /* "tcp"; "none" without --listen */
     uint64_t read_batch_mib;
