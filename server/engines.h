@@ -2,9 +2,9 @@
  *
  *   CONNECTED   Register must come
  *   REGISTERED  puts, Gets, look-ups
- *   LEAVING     Unregister was answered or the socket has ended; what it held is given back, except
- * for places that its process may still write to: those wait until the process is gone (freed) when
- * nothing of it is left
+ *   LEAVING     the socket has ended: what it held is given back, except for places that its
+ *               process may still write to: those wait until the process is gone
+ *   (freed)     when nothing of it is left
  *
  * The end of a connection is noticed by its end of file; that of a process by its pidfd, or, where
  * the process lives in another pid namespace that shows none, five seconds after the end of file.

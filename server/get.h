@@ -1,10 +1,10 @@
 /* Get: from a list of keys to pinned extents, by way of DRAM, SSD and sources; and the look-up that
  * only asks.
  *
- *   PLANNING  what is where, how long is it: index, waiting for puts that are PENDING, Lookup at
- * sources QUEUED    in admission with the sum of whole pages; nothing is held LOADING   every block
- * has its charge, its extent and its load, or is pinned where it lay ANSWERED  `answered` has run;
- * what is OK stays pinned until it is released
+ *   PLANNING  what is where, how long is it: the index, puts that are PENDING, Lookup at sources
+ *   QUEUED    in admission with the sum of whole pages; nothing is held
+ *   LOADING   every block has its charge, and its extent and load or is pinned where it lay
+ *   ANSWERED  `answered` has run; what is OK stays pinned until it is released
  *
  * A block that fails in one place is asked for in the next (other copies, other sources) while time
  * is left. At the deadline what is not there is a miss; the caller hears at once, while loads that

@@ -2,9 +2,10 @@
  *
  *   QUEUED    waits in admission for its charges and memory; nothing is held
  *   GRANTED   Grants are out; each hit is pinned, loaded where it is not resident, and offered to
- * the lane as it lands RELEASED  the consumer is done, or the session is gone: nothing new is sent;
- * each extent goes back when our own read and send on it have ended (freed)   after the last of
- * them
+ *             the lane as it lands
+ *   RELEASED  the consumer is done, or the session is gone: nothing new is sent; each extent goes
+ *             back when our own read and send on it have ended
+ *   (freed)   after the last of them
  *
  * After admission nothing here waits for memory. What goes wrong later is a Fault of that one
  * block, told when nothing touches it any more. Owner thread: the Manager's. */

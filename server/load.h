@@ -1,15 +1,14 @@
 /* Loads: how the bytes of an entry come into its extent. One load per entry, shared by all who wait
  * for it.
  *
- *   from SSD      a read set of storage; whoever only passes the bytes on (a Read) has them as they
- * land, whoever believes them (a Get) after their CRC32C was checked on the worker thread from a
- * source a pull; the CRC is checked on the way check         the bytes are resident but were never
- * checked here
+ *   from SSD       a read set of storage. Whoever only passes the bytes on (a Read) has them as they
+ *                  land; whoever believes them (a Get) after the worker thread checked their CRC32C
+ *   from a source  a pull; the CRC is checked on the way
+ *   check          the bytes are resident but were never checked here
  *
  * A waiter hears `ended` once, with the result, and `gone` once, when the load no longer touches
- * anything of the entry: at once after `ended`, or later, when a broken session has to let go
- * first. It may stop listening (leave), but keeps its charge until `gone`. Owner thread: the
- * Manager's. */
+ * anything of the entry: right after `ended`, or later, when a broken session has to let go first.
+ * Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_LOAD_H
 #define KVFERRY_SERVER_LOAD_H
 

@@ -3,10 +3,10 @@
  *   STARTING   memory, drives, sockets; nothing is served
  *   READY      kvf_manager_create has returned OK
  *   DRAINING   SIGTERM or `kvferry drain`: what is accepted is finished, contexts unregister, dirty
- * blocks are written, sessions and sources are closed; after --drain-timeout-s by force CLOSED the
- * loop has been stopped; kvf_manager_exit_code tells how it went
+ *              blocks are written, sessions and sources are closed; after --drain-timeout-s by force
+ *   CLOSED     the loop has been stopped; kvf_manager_exit_code tells how it went
  *
- * Everything runs on the loop's thread, but for kvf_manager_http's callbacks, which ask it. */
+ * Everything runs on the loop's thread. */
 #ifndef KVFERRY_SERVER_MANAGER_H
 #define KVFERRY_SERVER_MANAGER_H
 

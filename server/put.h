@@ -1,12 +1,13 @@
 /* Put: places for an engine to write blocks, their commit, and their way to the SSD.
  *
  * PutBegin asks for all its places at once and waits in admission's queue for dirty bytes; what
- * exists, or is being put by somebody else, needs none. A place is a PENDING entry: `struct
- * kvf_put` is the engine's hold on it.
+ * exists, or is being put by somebody else, needs none. A place is a PENDING entry; `struct put` is
+ * the engine's hold on it.
  *
- *   OPEN       the engine writes the extent
- *   WRITING    committed, visible in DRAM; its record is on the way to the SSD, its dirty bytes are
- * charged (freed)    durable, or aborted, or there is no SSD that takes it
+ *   OPEN         the engine writes the extent
+ *   QUARANTINED  the engine's connection is gone, but its process may still write
+ *   WRITING      committed, visible in DRAM; its record is on the way to the SSD and charged
+ *   (freed)      durable, or aborted, or there is no SSD that takes it
  *
  * Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_PUT_H
