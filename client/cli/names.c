@@ -1,0 +1,113 @@
+#include "client/cli/names.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct kvf_status invalid(void)
+{
+    return kvf_fail(KVF_MODULE_CLIENT, KVF_INVALID, 0);
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+static struct kvf_status hex_key(const char *text, struct kvf_key *key, struct kvf_why *why)
+{
+    const char *digits = text + strlen("hex:");
+    size_t length = strlen(digits);
+    uint8_t bytes[KVF_KEY_MAX_BYTES];
+    if (length == 0 || length % 2 != 0 || length > 2 * sizeof(bytes))
+        return kvf_why_set(
+            why, invalid(),
+            "key %.140s: hex: takes 2 to 128 hex digits, two for each byte; it has %zu", text,
+            length);
+    for (size_t i = 0; i < length; i += 2) {
+        int high = hex_digit(digits[i]), low = hex_digit(digits[i + 1]);
+        if (high < 0 || low < 0)
+            return kvf_why_set(why, invalid(), "key %.140s: '%c' is no hex digit; use 0-9 and a-f",
+                               text, high < 0 ? digits[i] : digits[i + 1]);
+        bytes[i / 2] = (uint8_t)(high << 4 | low);
+    }
+    kvf_assert(kvf_key_set(key, bytes, length / 2));
+    return kvf_ok();
+}
+
+struct kvf_status names_key(const char *text, struct kvf_key *key, struct kvf_why *why)
+{
+    if (strncmp(text, "hex:", 4) == 0)
+        return hex_key(text, key, why);
+    size_t length = strlen(text);
+    if (length == 0)
+        return kvf_why_set(why, invalid(), "the key is empty; a key has 1 to %d bytes",
+                           KVF_KEY_MAX_BYTES);
+    if (!kvf_key_set(key, text, length))
+        return kvf_why_set(why, invalid(), "key %.80s...: has %zu bytes; a key has 1 to %d", text,
+                           length, KVF_KEY_MAX_BYTES);
+    return kvf_ok();
+}
+
+struct kvf_status names_namespace(const char *text, struct kvf_why *why)
+{
+    if (kvf_namespace_is_valid(text))
+        return kvf_ok();
+    return kvf_why_set(why, invalid(),
+                       "namespace '%.100s': write TENANT/FINGERPRINT, each of A-Z a-z 0-9 . _ -, "
+                       "together at most %d bytes",
+                       text, KVF_NAMESPACE_MAX_BYTES);
+}
+
+struct kvf_status names_address(const char *option, const char *text, struct kvf_why *why)
+{
+    const char *colon = strrchr(text, ':');
+    uint64_t port;
+    bool good = colon != NULL && colon != text &&
+                kvf_is_ok(names_number(option, colon + 1, 1, 65535, &port, NULL));
+    if (good && text[0] == '[')
+        good = colon[-1] == ']' && colon - text > 2;
+    else if (good)
+        good = memchr(text, ':', (size_t)(colon - text)) == NULL;
+    if (good)
+        return kvf_ok();
+    return kvf_why_set(
+        why, invalid(),
+        "%s '%.100s': write HOST:PORT (an IPv6 address as [ADDRESS]:PORT), port 1 to 65535", option,
+        text);
+}
+
+struct kvf_status names_number(const char *option, const char *text, uint64_t least, uint64_t most,
+                               uint64_t *number, struct kvf_why *why)
+{
+    bool digits = text[0] != '\0' && text[strspn(text, "0123456789")] == '\0';
+    errno = 0;
+    unsigned long long value = digits ? strtoull(text, NULL, 10) : 0;
+    if (!digits || errno != 0 || value < least || value > most)
+        return kvf_why_set(why, invalid(), "%s '%.60s': give a whole number from %llu to %llu",
+                           option, text, (unsigned long long)least, (unsigned long long)most);
+    *number = value;
+    return kvf_ok();
+}
+
+void names_key_text(const struct kvf_key *key, char text[NAMES_KEY_ROOM])
+{
+    bool plain = key->length < 4 || memcmp(key->bytes, "hex:", 4) != 0;
+    for (unsigned i = 0; i < key->length; i++)
+        plain = plain && isascii(key->bytes[i]) && isgraph(key->bytes[i]);
+    if (plain) {
+        memcpy(text, key->bytes, key->length);
+        text[key->length] = '\0';
+        return;
+    }
+    memcpy(text, "hex:", 5);
+    for (unsigned i = 0; i < key->length; i++)
+        (void)snprintf(text + 4 + 2 * (size_t)i, 3, "%02x", key->bytes[i]);
+}

@@ -1,0 +1,69 @@
+#include "client/cli/table.h"
+
+#include "base/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void print_is(const char *json, const char *expected)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    cJSON *object = cJSON_Parse(json);
+    assert_non_null(object);
+    FILE *out = open_memstream(&text, &bytes);
+    table_print(out, object);
+    (void)fclose(out);
+    assert_string_equal(text, expected);
+    free(text);
+    cJSON_Delete(object);
+}
+
+static void print__stat__one_line_a_part(void **state)
+{
+    (void)state;
+    print_is("{\"node_id\":\"a\",\"read_batch_mib\":32,\"pull\":{\"reads\":3,\"bytes\":226492416},"
+             "\"pool\":{\"dirty\":2048},\"ssd\":[{\"path\":\"/"
+             "a\",\"read_only\":false},{\"path\":\"/b\",\"read_only\":true}]}",
+             "node_id          a\n"
+             "read_batch_mib   32\n"
+             "pull             reads 3, bytes 226492416 (216.0 MiB)\n"
+             "pool             dirty 2048 (2.0 KiB)\n"
+             "ssd              path /a, read_only no\n"
+             "ssd              path /b, read_only yes\n");
+}
+
+static void print__odd_shapes__stay_lines(void **state)
+{
+    (void)state;
+    print_is("{\"x\":\"a\\nb\",\"y\":null,\"z\":{\"deep\":{\"q\":1}},\"e\":[],\"n\":[1]}",
+             "x                a?b\n"
+             "y                -\n"
+             "z                deep -\n"
+             "n                \n");
+    print_is("[]", "");
+}
+
+static void bytes_text__units(void **state)
+{
+    (void)state;
+    char text[24];
+    table_bytes_text(0, text);
+    assert_string_equal(text, "0 B");
+    table_bytes_text(1024, text);
+    assert_string_equal(text, "1.0 KiB");
+    table_bytes_text(9.5 * 1024 * 1024 * 1024, text);
+    assert_string_equal(text, "9.5 GiB");
+    table_bytes_text(1e30, text);
+    assert_true(strlen(text) < sizeof(text));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(print__stat__one_line_a_part),
+        cmocka_unit_test(print__odd_shapes__stay_lines),
+        cmocka_unit_test(bytes_text__units),
+    };
+    return cmocka_run_group_tests_name("client/cli/table", tests, NULL, NULL);
+}
