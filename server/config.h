@@ -17,7 +17,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define KVF_VERSION "0.1.0"
 
 #define KVF_CONFIG_DEFAULT_HTTP "127.0.0.1:9471"
 

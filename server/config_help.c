@@ -1,4 +1,5 @@
 /* --help and docs/flags.md, from the table. */
+#include "base/version.h"
 #include "server/config_table.h"
 
 #include <inttypes.h>

@@ -1,5 +1,6 @@
 /* kvferryd: flags, signals, the Manager's loop, the exit status. */
 #include "base/log.h"
+#include "base/version.h"
 #include "server/manager.h"
 
 #include <errno.h>

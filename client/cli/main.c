@@ -1,5 +1,6 @@
 /* kvferry: the operator's command. This file reads the command line and calls the subcommand; options may stand before
  * or behind it, and everything behind `--` is an argument. */
+#include "base/version.h"
 #include "client/cli/cli.h"
 #include "client/cli/names.h"
 
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define VERSION "0.1.0"
 #define TIMEOUT_DEFAULT_S 30
 #define TIMEOUT_MOST_S 1000000
 
@@ -323,7 +323,7 @@ static enum words_exit run_line(struct command_line *line, int argc, char **argv
         return WORDS_EXIT_OK;
     }
     if (line->version) {
-        (void)printf("kvferry %s\n", VERSION);
+        (void)printf("kvferry %s\n", KVF_VERSION);
         return WORDS_EXIT_OK;
     }
     if (line->command == NULL)
