@@ -39,18 +39,19 @@ struct kvf_bytes {
 struct kvf_rpc_events {
     /* A whole message; the bytes are borrowed for the time of the callback. */
     void (*message)(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes);
-    /* The other side sends no more (server side: the client half-closed, or is gone: `closed` tells which). */
+    /* The other side sends no more: it half-closed or finished, or it is gone. Only `closed` tells which. */
     void (*half_closed)(struct kvf_rpc_call *call, void *user);
     /* The end. On the client: the server's status, or what came in its place (UNAVAILABLE, DEADLINE, CANCELLED,
      * UNSUPPORTED for an unknown method). On the server: OK when our status has been handed to gRPC, CANCELLED when the
      * client was gone before. `text` is the server's message, never NULL. */
-    void (*closed)(struct kvf_rpc_call *call, void *user, struct kvf_status status, const char *text);
+    void (*closed)(struct kvf_rpc_call *call, void *user, struct kvf_status status,
+                   const char *text);
 };
 
 struct kvf_rpc_tls {
     const char *certificate_path; /* our chain, PEM */
     const char *key_path;
-    const char *ca_path;          /* who may sign the other side */
+    const char *ca_path; /* who may sign the other side */
 };
 
 /* A method that a server offers: "/kvferry.Peer/Session". `called` runs for each new call and must set events and user
@@ -68,15 +69,13 @@ void kvf_rpc_destroy(struct kvf_rpc *rpc);
 /* Listen on "HOST:PORT" (port 0: any, see kvf_rpc_server_port) or "unix:/path". tls NULL: plaintext. Methods are
  * borrowed for the server's life; calls of any other method are answered UNIMPLEMENTED at once. The port is not shared:
  * a taken one is an error (UNAVAILABLE, *why says so). */
-KVF_MUST_USE struct kvf_status kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address,
-                                                    const struct kvf_rpc_tls *tls,
-                                                    const struct kvf_rpc_method *methods,
-                                                    size_t method_count,
-                                                    struct kvf_rpc_server **give,
-                                                    struct kvf_why *why);
+KVF_MUST_USE struct kvf_status
+kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address, const struct kvf_rpc_tls *tls,
+                     const struct kvf_rpc_method *methods, size_t method_count,
+                     struct kvf_rpc_server **give, struct kvf_why *why);
 int kvf_rpc_server_port(const struct kvf_rpc_server *server);
-/* Accept no new calls; open ones go on until grace_ms is over, then they are cancelled. `stopped` runs once, when the
- * last call's `closed` has run and the server is gone. */
+/* New calls end UNAVAILABLE; open ones go on until grace_ms is over, then they are cancelled. `stopped` runs once, when
+ * the last call's `closed` has run and the server is gone. */
 void kvf_rpc_server_stop(struct kvf_rpc_server *server, uint64_t grace_ms,
                          void (*stopped)(void *context), void *context);
 
@@ -88,15 +87,16 @@ KVF_MUST_USE struct kvf_status kvf_rpc_channel_open(struct kvf_rpc *rpc, const c
 /* The calls on it must be closed already. NULL is fine. */
 void kvf_rpc_channel_close(struct kvf_rpc_channel *channel);
 
-/* Begin a client call. timeout_ms 0: none (a session). events is borrowed until `closed`. With wait_for_ready the call
- * waits for the connection until its timeout, else a failed connect closes it UNAVAILABLE. */
+/* Begin a client call. timeout_ms 0: none (a session). events is borrowed until `closed`. A failed connect (one attempt
+ * takes at most 1 s) closes it UNAVAILABLE; while the channel backs off, so does every further call, at once. */
 KVF_MUST_USE struct kvf_status kvf_rpc_call_start(struct kvf_rpc_channel *channel, const char *path,
                                                   uint64_t timeout_ms,
                                                   const struct kvf_rpc_events *events, void *user,
                                                   struct kvf_rpc_call **give);
 
 /* Server side, inside `called`. */
-void kvf_rpc_call_accept(struct kvf_rpc_call *call, const struct kvf_rpc_events *events, void *user);
+void kvf_rpc_call_accept(struct kvf_rpc_call *call, const struct kvf_rpc_events *events,
+                         void *user);
 
 /* Queue a message; the bytes are copied. Never blocks; order is kept. After the call has ended or half-closed it is
  * dropped silently (`closed` tells). */
@@ -107,11 +107,12 @@ size_t kvf_rpc_call_queued_bytes(const struct kvf_rpc_call *call);
 void kvf_rpc_call_half_close(struct kvf_rpc_call *call);
 /* Server side: after what is queued, end the call with this status (OK, or its gRPC equivalent) and text. */
 void kvf_rpc_call_finish(struct kvf_rpc_call *call, struct kvf_status status, const char *text);
-/* Either side: end it now; what is queued may be lost. `closed` still runs. */
+/* Either side: end it now; what is queued may be lost. After this, and after finish, only `closed` runs. */
 void kvf_rpc_call_cancel(struct kvf_rpc_call *call);
 
-/* Server side: who calls, as "ipv4:127.0.0.1:4711"; with TLS the one URI SAN, empty when there is not exactly one.
- * Both borrowed from the call. */
+/* The other side: its address as "ipv4:127.0.0.1:4711"; with TLS the one URI SAN of its certificate, empty when there
+ * is not exactly one. A server knows both from the beginning, a client from its first `message` (or `half_closed`) on;
+ * they are empty until then. Both borrowed from the call. */
 const char *kvf_rpc_call_peer(const struct kvf_rpc_call *call);
 const char *kvf_rpc_call_identity(const struct kvf_rpc_call *call);
 
