@@ -18,7 +18,7 @@
 #include "base/loop.h"
 #include "base/status.h"
 
-#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,14 +51,17 @@ struct kvf_store_options {
     struct kvf_loop *loop;
     const char *const *paths; /* one directory a drive; borrowed during open */
     size_t path_count;
-    uint64_t capacity_bytes;  /* per path, preallocated; rounded down to whole segments, at least 2 */
-    uint64_t segment_bytes;   /* 0: 256 MiB. At least KVF_BLOCK_MAX_BYTES + 1 MiB, except in tests of small blocks */
+    uint64_t
+        capacity_bytes; /* per path, preallocated; rounded down to whole segments, at least 2 */
+    uint64_t
+        segment_bytes; /* 0: 256 MiB. At least KVF_BLOCK_MAX_BYTES + 1 MiB, except in tests of small blocks */
     enum kvf_store_io io;
-    unsigned read_threads;    /* 8 */
-    unsigned queue_depth;     /* pieces in flight per drive, shared by all rings: 32; at most 4096 */
-    uint64_t inflight_bytes;  /* and their bytes: 16 MiB */
-    uint64_t io_bytes;        /* longest piece: 1 MiB; a multiple of 4 KiB */
-    const struct kvf_arena *const *arenas; /* what extents may lie in; become fixed buffers; borrowed for life */
+    unsigned read_threads;   /* 8 */
+    unsigned queue_depth;    /* pieces in flight per drive, shared by all rings: 32; at most 4096 */
+    uint64_t inflight_bytes; /* and their bytes: 16 MiB */
+    uint64_t io_bytes;       /* longest piece: 1 MiB; a multiple of 4 KiB */
+    const struct kvf_arena *const
+        *arenas; /* what extents may lie in; become fixed buffers; borrowed for life */
     size_t arena_count;
 
     /* The drive wants a sealed segment back, its oldest. The owner unlinks every record in it, waits for its own
@@ -70,8 +73,10 @@ struct kvf_store_options {
 /* Open, lock and, where a directory is empty, create the store; raise and sync the boot epoch (1 or more); start the
  * threads. Nothing is served yet: kvf_store_recover comes next. Errors say in *why what is wrong with which path and
  * what to do: INVALID (capacity, geometry), IO (missing, not a directory, no permission), BUSY (locked by another
- * daemon), DENIED (not empty and without our marker), NO_SPACE (cannot preallocate), UNSUPPORTED (io_uring was demanded
- * and is forbidden). On error nothing is left behind that was not there. */
+ * daemon), DENIED (not empty and without our marker), CORRUPT (the marker is damaged), NO_SPACE (cannot preallocate),
+ * UNSUPPORTED (io_uring was demanded and is forbidden, or a newer kvferry wrote the store). On error nothing is left
+ * behind that was not there. A larger capacity adds segments, a smaller one is INVALID. A store of an older format is
+ * emptied; kvf_store_io_text says so. */
 KVF_MUST_USE struct kvf_status kvf_store_open(const struct kvf_store_options *options,
                                               struct kvf_store **give, struct kvf_why *why);
 
@@ -103,26 +108,24 @@ struct kvf_read {
 
     /* storage's own */
     struct kvf_store *store;
-    struct kvf_read_set *set;
     struct kvf_post post;
+    struct kvf_list node; /* in the drive's turns, while this is its set's front read there */
+    struct kvf_read *next_in_set; /* on the same drive */
     struct kvf_status status;
-    uint64_t next_offset;               /* of the next piece to submit */
+    uint64_t next_offset;      /* of the next piece to submit */
+    uint64_t turn_left;        /* bytes until another set has its turn */
+    uint64_t front_bytes;      /* landed without a gap */
+    uint64_t told_bytes;       /* what the owner was told of them */
+    uint64_t landed_pieces[4]; /* bitmap of the pieces from front_bytes on that landed */
     unsigned pieces_in_flight;
-    _Atomic uint64_t landed_bytes;      /* what the reader knows */
-    uint64_t told_bytes;                /* what the owner was told */
-    uint64_t landed_pieces[4];          /* bitmap of pieces that landed out of order, from the first gap on */
-    _Atomic int post_state;
+    bool posted;   /* the post is on its way */
+    bool finished; /* nothing more happens but `ended` */
 };
 
 /* Reads handled together: submitted in order, across segments and drives, sharing the window fairly with other sets. */
 struct kvf_read_set {
     struct kvf_read **reads; /* borrowed until the last one has ended */
     size_t count;            /* >= 1 */
-
-    /* storage's own */
-    struct kvf_list node;
-    size_t next_read;
-    size_t left;
 };
 
 /* Start all of them. Cannot fail: errors come by `ended`. */
@@ -131,9 +134,11 @@ void kvf_store_read(struct kvf_store *store, struct kvf_read_set *set);
 /* One block to write. */
 struct kvf_append {
     struct kvf_record record;
-    struct kvf_extent extent; /* holds the payload and does not change until ended; its tail is zero */
+    struct kvf_extent
+        extent; /* holds the payload and does not change until ended; its tail is zero */
     /* OK: durable, at *location. NO_SPACE, IO: not written; the drive may be read-only now. */
-    void (*ended)(struct kvf_append *append, struct kvf_status status, struct kvf_location location);
+    void (*ended)(struct kvf_append *append, struct kvf_status status,
+                  struct kvf_location location);
 
     /* storage's own */
     struct kvf_store *store;
@@ -141,6 +146,8 @@ struct kvf_append {
     struct kvf_list node;
     struct kvf_status status;
     struct kvf_location location;
+    bool posted;
+    bool finished;
 };
 
 /* Queue it; records are written in order, in groups that share their fdatasync. While no segment is free it waits (see
@@ -156,13 +163,13 @@ struct kvf_drive_stats {
     uint64_t capacity_bytes;
     uint64_t used_bytes; /* whole records in segments that are not free */
     uint64_t read_sets;
-    uint64_t read_sqes;  /* pieces handed to the kernel, resubmissions included */
+    uint64_t read_sqes; /* pieces handed to the kernel, resubmissions included */
     uint64_t read_payload_bytes;
     uint64_t read_device_bytes;
     uint64_t write_payload_bytes;
     uint64_t write_device_bytes;
-    uint64_t registrations; /* fixed-buffer registrations, ring by ring */
-    uint64_t dropped;       /* appends that ended without being written */
+    uint64_t registrations;    /* fixed-buffer registrations, ring by ring */
+    uint64_t dropped;          /* appends that ended without being written */
     uint64_t reads_in_flight;  /* reads that have not ended */
     uint64_t writes_in_flight; /* appends that have not ended */
     bool read_only;

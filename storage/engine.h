@@ -1,0 +1,59 @@
+/* The line to the operating system: a ring takes I/O operations and hands each one back exactly once. Two engines
+ * implement it, io_uring (ring.c) and plain pread/pwrite/fdatasync (twin.c); tests put a faulty one in front of either.
+ *
+ * A ring belongs to the thread that opened it. Another thread may end its sleep by writing to the eventfd that was
+ * given at open. Memory of an operation is borrowed until it comes back. */
+#ifndef KVFERRY_STORAGE_ENGINE_H
+#define KVFERRY_STORAGE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+enum kvf_io_kind {
+    KVF_IO_READ = 0,
+    KVF_IO_WRITE,
+    KVF_IO_SYNC, /* fdatasync */
+};
+
+/* One operation. Memory, bytes and offset are whole pages (checked by whoever builds it). */
+struct kvf_io {
+    enum kvf_io_kind kind;
+    int fd;
+    int buffer; /* the fixed buffer that memory lies in, -1: none */
+    uint8_t *memory;
+    uint64_t bytes;
+    uint64_t offset;
+    int result; /* when it is back: bytes moved, or -errno */
+};
+
+struct kvf_ring {
+    const struct kvf_engine *engine;
+};
+
+struct kvf_engine {
+    const char *name;
+    /* At most `entries` operations at a time (the engine may allow fewer: room). Borrows wake_fd until close. 0 or
+     * -errno. */
+    int (*open)(unsigned entries, int wake_fd, struct kvf_ring **give);
+    /* Register fixed buffers of <= 1 GiB; `like` (may be NULL) is an open ring that has the same ones already. 0 or
+     * -errno; then operations must say buffer -1. */
+    int (*fix)(struct kvf_ring *ring, const struct iovec *buffers, unsigned count,
+               struct kvf_ring *like);
+    /* How many more operations `add` takes. */
+    unsigned (*room)(const struct kvf_ring *ring);
+    void (*add)(struct kvf_ring *ring, struct kvf_io *io);
+    /* Start what was added, collect at most `max` that are finished. With `sleep`: not before one is finished or the
+     * eventfd was written (a signal also ends it). */
+    unsigned (*turn)(struct kvf_ring *ring, struct kvf_io **done, unsigned max, bool sleep);
+    /* The ring itself has failed and nothing is in it any more: close it and open another. Until then it drains: room is
+     * 0, what was started comes back as usual, what was not comes back as -EAGAIN. */
+    bool (*is_broken)(const struct kvf_ring *ring);
+    /* Every operation must be back. NULL is fine. */
+    void (*close)(struct kvf_ring *ring);
+};
+
+extern const struct kvf_engine kvf_engine_uring;
+extern const struct kvf_engine kvf_engine_pread;
+
+#endif

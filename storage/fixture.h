@@ -1,0 +1,88 @@
+/* What the tests of an open store share: a directory, a loop, an arena, and synchronous put and get over them. */
+#ifndef KVFERRY_STORAGE_FIXTURE_H
+#define KVFERRY_STORAGE_FIXTURE_H
+
+#include "storage/core.h"
+
+#define FIXTURE_NAMESPACE "tenant/model-bf16"
+#define FIXTURE_RECLAIMS_MAX 64
+#define FIXTURE_FOUND_MAX 4096
+
+struct fixture_found {
+    struct kvf_record record; /* namespace is FIXTURE_NAMESPACE, checked */
+    struct kvf_location location;
+};
+
+struct fixture {
+    char path[64]; /* of the directory, empty at first */
+    const char *paths[1];
+    struct kvf_loop *loop;
+    struct kvf_arena arena;
+    const struct kvf_arena *arenas[1];
+    struct kvf_store_options options;
+    const struct kvf_engine *engine; /* not NULL: opened with it */
+    struct kvf_store *store;
+    struct kvf_why why;
+    struct kvf_why recover_why;
+    /* what reclaim asked for */
+    struct kvf_location reclaims[FIXTURE_RECLAIMS_MAX];
+    unsigned reclaim_count;
+    bool frees_at_once; /* reclaim is answered by kvf_store_free */
+    /* what recover found */
+    struct fixture_found *found;
+    unsigned found_count;
+};
+
+/* One block: what is written, or where it is read to. */
+struct fixture_block {
+    uint64_t seed; /* of its content and key */
+    struct kvf_append append;
+    struct kvf_read read;
+    struct kvf_location location;
+    struct kvf_status status;
+    uint64_t landed;
+    unsigned landed_calls;
+    bool ended;
+};
+
+/* A directory under TEST_TMPDIR or /tmp; arena_bytes of memory; small segments. Options may be changed before open. */
+void fixture_init(struct fixture *f, enum kvf_store_io io, uint64_t arena_bytes);
+void fixture_fini(struct fixture *f); /* closes, removes the directory */
+
+struct kvf_status fixture_try_open(struct fixture *f);
+void fixture_open(struct fixture *f); /* and recovers */
+void fixture_close(struct fixture *f);
+void fixture_reopen(struct fixture *f);
+
+/* For kvf_store_recover: collects in f->found. */
+void fixture_count(void *f, const struct kvf_record *record, struct kvf_location location);
+
+/* The record that a seed stands for. */
+struct kvf_record fixture_record(uint64_t seed, uint64_t length, uint32_t crc32c);
+/* Content of `length` bytes and a zero tail at the arena's offset. Returns its checksum. */
+uint32_t fixture_fill(struct fixture *f, uint64_t offset, uint64_t seed, uint64_t length);
+
+void fixture_append(struct fixture *f, struct fixture_block *block, uint64_t seed, uint64_t length,
+                    uint64_t offset);
+/* Prepares block->read for the location that block has, into the arena's offset, which is filled with a sentinel. */
+void fixture_aim(struct fixture *f, struct fixture_block *block, uint64_t length, uint64_t offset);
+/* Until all have ended; fails the test after 60 s. */
+void fixture_wait(struct fixture *f, struct fixture_block *blocks, unsigned count);
+/* True when the arena holds the seed's content at the block's extent, with its tail zero. */
+bool fixture_is_right(struct fixture *f, const struct fixture_block *block);
+
+/* Append one and wait: its status. */
+struct kvf_status fixture_put(struct fixture *f, struct fixture_block *block, uint64_t seed,
+                              uint64_t length);
+/* Read one and wait: its status, CORRUPT when the bytes are not the seed's. */
+struct kvf_status fixture_get(struct fixture *f, struct fixture_block *block, uint64_t length);
+/* Take location and seed from what recover found. NULL when it did not find it. */
+const struct fixture_found *fixture_find(const struct fixture *f, uint64_t seed);
+
+struct kvf_drive_stats fixture_stats(const struct fixture *f);
+
+/* Damage: change one byte of a file in the directory. */
+void fixture_flip(const struct fixture *f, const char *file, uint64_t offset);
+void fixture_file_path(const struct fixture *f, const char *file, char path[128]);
+
+#endif
