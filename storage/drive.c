@@ -131,9 +131,9 @@ struct kvf_status kvf_drive_lock(struct kvf_drive *drive, const char *path,
 }
 
 struct kvf_status kvf_drive_check(const struct kvf_drive *drive, const struct kvf_marker *marker,
-                                  uint64_t segment_bytes, uint32_t segment_count,
                                   struct kvf_why *why)
 {
+    const uint64_t segment_bytes = drive->segment_bytes;
     if (drive->created || drive->was_old)
         return kvf_ok();
     if (marker->segment_bytes != segment_bytes)
@@ -142,14 +142,14 @@ struct kvf_status kvf_drive_check(const struct kvf_drive *drive, const struct kv
                            "directory to change that",
                            drive->path, (unsigned long long)marker->segment_bytes,
                            (unsigned long long)segment_bytes);
-    if (marker->segment_count > segment_count)
+    if (marker->segment_count > drive->segment_count)
         return kvf_why_set(why, fail(KVF_INVALID, 0),
                            "%s: the store has %llu MiB and cannot shrink to %llu: ask for at least "
                            "as much, or empty "
                            "the directory",
                            drive->path,
                            (unsigned long long)(marker->segment_count * segment_bytes / KVF_MIB),
-                           (unsigned long long)(segment_count * segment_bytes / KVF_MIB));
+                           (unsigned long long)(drive->segment_count * segment_bytes / KVF_MIB));
     return kvf_ok();
 }
 
@@ -313,12 +313,10 @@ static struct kvf_status check_room(const struct kvf_drive *drive, uint64_t coun
 }
 
 struct kvf_status kvf_drive_prepare(struct kvf_drive *drive, struct kvf_marker *marker,
-                                    uint64_t segment_bytes, uint32_t segment_count,
                                     uint64_t boot_epoch, struct kvf_why *why)
 {
     bool fresh = drive->created || drive->was_old;
-    drive->segment_bytes = segment_bytes;
-    drive->segment_count = segment_count;
+    const uint32_t segment_count = drive->segment_count;
     drive->created_first = fresh ? 0 : (uint32_t)marker->segment_count;
     drive->direct = true;
     if (fresh || marker->segment_count < segment_count) {
@@ -336,7 +334,7 @@ struct kvf_status kvf_drive_prepare(struct kvf_drive *drive, struct kvf_marker *
     }
     drive->uuid = marker->uuid;
     marker->version = KVF_FORMAT_VERSION;
-    marker->segment_bytes = segment_bytes;
+    marker->segment_bytes = drive->segment_bytes;
     marker->boot_epoch = boot_epoch;
     KVF_TRY(save_marker(drive, marker, why));
     KVF_TRY(open_segments(drive, why));

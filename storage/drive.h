@@ -15,13 +15,11 @@ KVF_MUST_USE struct kvf_status kvf_drive_lock(struct kvf_drive *drive, const cha
 /* INVALID when the store there has other segments, or more of them, than is asked for. */
 KVF_MUST_USE struct kvf_status kvf_drive_check(const struct kvf_drive *drive,
                                                const struct kvf_marker *marker,
-                                               uint64_t segment_bytes, uint32_t segment_count,
                                                struct kvf_why *why);
 
 /* Make what is missing, write the marker with the new epoch and sync it, open all segments. After an error
  * kvf_drive_close with `undo` removes what was made. */
 KVF_MUST_USE struct kvf_status kvf_drive_prepare(struct kvf_drive *drive, struct kvf_marker *marker,
-                                                 uint64_t segment_bytes, uint32_t segment_count,
                                                  uint64_t boot_epoch, struct kvf_why *why);
 
 /* A drive that was zeroed and never locked is fine. */

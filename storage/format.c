@@ -107,6 +107,10 @@ struct kvf_status kvf_marker_decode(const uint8_t *page, size_t bytes, struct kv
     memcpy(found.uuid.bytes, page + 16, sizeof(found.uuid.bytes));
     if (found.version > KVF_FORMAT_VERSION)
         return kvf_fail(KVF_MODULE_STORAGE, KVF_UNSUPPORTED, 0);
+    if (found.version == KVF_FORMAT_VERSION &&
+        (found.segment_bytes < 16 * KVF_PAGE || found.segment_bytes % KVF_PAGE != 0 ||
+         found.segment_bytes > KVF_SEGMENT_MAX_BYTES || found.segment_count > KVF_SEGMENTS_MAX))
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_CORRUPT, 0);
     *marker = found;
     return kvf_ok();
 }

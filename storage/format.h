@@ -23,6 +23,8 @@
 #include <stdint.h>
 
 #define KVF_FORMAT_VERSION 1
+#define KVF_SEGMENT_MAX_BYTES (UINT64_C(1) << 40)
+#define KVF_SEGMENTS_MAX 65536 /* of one drive */
 #define KVF_GROUP_PREFIX_BYTES 64
 #define KVF_GROUP_PAGES_MAX_BYTES (UINT64_C(64) << 10) /* prefix and packed headers of one group */
 #define KVF_RECORD_PREFIX_BYTES 80

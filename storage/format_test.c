@@ -67,6 +67,10 @@ static void marker__cut_flipped_or_foreign__told_apart(void **state)
     newer.version++;
     kvf_marker_encode(&newer, page);
     assert_int_equal(kvf_marker_decode(page, sizeof(page), &marker).code, KVF_UNSUPPORTED);
+    struct kvf_marker without_segments = a_marker;
+    without_segments.segment_bytes = 0;
+    kvf_marker_encode(&without_segments, page);
+    assert_int_equal(kvf_marker_decode(page, sizeof(page), &marker).code, KVF_CORRUPT);
 }
 
 /* ---- records ---- */

@@ -54,7 +54,7 @@ struct kvf_store_options {
     uint64_t
         capacity_bytes; /* per path, preallocated; rounded down to whole segments, at least 2 */
     uint64_t
-        segment_bytes; /* 0: 256 MiB. At least KVF_BLOCK_MAX_BYTES + 1 MiB, except in tests of small blocks */
+        segment_bytes; /* 0: what the store has; a new one: 256 MiB, or a third of a small capacity */
     enum kvf_store_io io;
     unsigned read_threads;   /* 8 */
     unsigned queue_depth;    /* pieces in flight per drive, shared by all rings: 32; at most 4096 */

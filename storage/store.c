@@ -14,8 +14,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define DEFAULT_SEGMENT_BYTES (256 * KVF_MIB)
-#define SEGMENTS_MAX 65536
+#define MOST_SEGMENT_BYTES (256 * KVF_MIB) /* where the caller leaves the choice to us */
+#define LEAST_SEGMENT_BYTES (KVF_BLOCK_MAX_BYTES + 2 * KVF_MIB)
 
 /* ---- what is asked for ---- */
 
@@ -25,12 +25,21 @@ static struct kvf_status invalid(struct kvf_why *why, const char *text)
 }
 
 /* Fill in the defaults and refuse what cannot be. */
+/* Three segments where they fit, so that a small drive keeps most of what it holds while one is being freed. */
+static uint64_t default_segment_bytes(uint64_t capacity_bytes)
+{
+    uint64_t third = capacity_bytes / 3 / KVF_MIB * KVF_MIB;
+    uint64_t bytes = third < MOST_SEGMENT_BYTES ? third : MOST_SEGMENT_BYTES;
+    return bytes > LEAST_SEGMENT_BYTES ? bytes : LEAST_SEGMENT_BYTES;
+}
+
 static struct kvf_status settle_options(const struct kvf_store_options *asked,
                                         struct kvf_store_options *options, struct kvf_why *why)
 {
     *options = *asked;
-    options->segment_bytes =
-        asked->segment_bytes != 0 ? asked->segment_bytes : DEFAULT_SEGMENT_BYTES;
+    uint64_t segment_bytes = asked->segment_bytes != 0
+                                 ? asked->segment_bytes
+                                 : default_segment_bytes(asked->capacity_bytes);
     options->read_threads = asked->read_threads != 0 ? asked->read_threads : 8;
     options->queue_depth = asked->queue_depth != 0 ? asked->queue_depth : 32;
     options->inflight_bytes = asked->inflight_bytes != 0 ? asked->inflight_bytes : 16 * KVF_MIB;
@@ -47,17 +56,16 @@ static struct kvf_status settle_options(const struct kvf_store_options *asked,
     if (options->read_threads > 1024)
         return invalid(why,
                        "more than 1024 reader threads are asked for: lower --ssd-read-threads");
-    if (options->segment_bytes % KVF_PAGE != 0 || options->segment_bytes < 16 * KVF_PAGE ||
-        options->segment_bytes > (UINT64_C(1) << 40))
+    if (segment_bytes % KVF_PAGE != 0 || segment_bytes < 16 * KVF_PAGE ||
+        segment_bytes > KVF_SEGMENT_MAX_BYTES)
         return invalid(why, "segments must have 64 KiB to 1 TiB, in whole 4 KiB");
-    if (options->capacity_bytes / options->segment_bytes < 2)
-        return kvf_why_set(
-            why, kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0),
-            "a capacity of %llu MiB is less than two segments: give at least %llu "
-            "(--ssd-capacity-mib)",
-            (unsigned long long)(options->capacity_bytes / KVF_MIB),
-            (unsigned long long)((2 * options->segment_bytes + KVF_MIB - 1) / KVF_MIB));
-    if (options->capacity_bytes / options->segment_bytes > SEGMENTS_MAX)
+    if (options->capacity_bytes / segment_bytes < 2)
+        return kvf_why_set(why, kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0),
+                           "a capacity of %llu MiB is less than two segments: give at least %llu "
+                           "(--ssd-capacity-mib)",
+                           (unsigned long long)(options->capacity_bytes / KVF_MIB),
+                           (unsigned long long)((2 * segment_bytes + KVF_MIB - 1) / KVF_MIB));
+    if (options->capacity_bytes / segment_bytes > KVF_SEGMENTS_MAX)
         return invalid(
             why, "a path takes at most 65536 segments: lower the capacity (--ssd-capacity-mib)");
     return kvf_ok();
@@ -173,23 +181,34 @@ static void say_io(struct kvf_store *store, int fix_error, const char *note)
 
 /* ---- opening ---- */
 
+/* A store that is there already keeps its segments' size, unless the caller names one. */
+static struct kvf_status choose_geometry(struct kvf_drive *drive, const struct kvf_marker *marker,
+                                         const struct kvf_store_options *options,
+                                         struct kvf_why *why)
+{
+    drive->segment_bytes = options->segment_bytes;
+    if (drive->segment_bytes == 0 && !drive->created && !drive->was_old)
+        drive->segment_bytes = marker->segment_bytes;
+    if (drive->segment_bytes == 0)
+        drive->segment_bytes = default_segment_bytes(options->capacity_bytes);
+    drive->segment_count = (uint32_t)(options->capacity_bytes / drive->segment_bytes);
+    return kvf_drive_check(drive, marker, why);
+}
+
 static struct kvf_status open_drives(struct kvf_store *store, struct kvf_marker *markers,
                                      struct kvf_why *why)
 {
     const struct kvf_store_options *options = &store->options;
-    uint32_t segment_count = (uint32_t)(options->capacity_bytes / options->segment_bytes);
     uint64_t epoch = 0;
     for (size_t i = 0; i < store->drive_count; i++) {
         KVF_TRY(kvf_drive_lock(&store->drives[i], options->paths[i], &markers[i], why));
         epoch = markers[i].boot_epoch > epoch ? markers[i].boot_epoch : epoch;
     }
     for (size_t i = 0; i < store->drive_count; i++)
-        KVF_TRY(kvf_drive_check(&store->drives[i], &markers[i], options->segment_bytes,
-                                segment_count, why));
+        KVF_TRY(choose_geometry(&store->drives[i], &markers[i], options, why));
     store->boot_epoch = epoch + 1;
     for (size_t i = 0; i < store->drive_count; i++)
-        KVF_TRY(kvf_drive_prepare(&store->drives[i], &markers[i], options->segment_bytes,
-                                  segment_count, store->boot_epoch, why));
+        KVF_TRY(kvf_drive_prepare(&store->drives[i], &markers[i], store->boot_epoch, why));
     return kvf_ok();
 }
 

@@ -454,6 +454,25 @@ static void open__another_capacity__grows_but_does_not_shrink(void **state)
     fixture_fini(&f);
 }
 
+static void open__no_segment_size__keeps_that_of_the_store_when_it_grows(void **state)
+{
+    struct fixture f;
+    struct fixture_block block;
+    fixture_init(&f, io_of(state), KVF_MIB);
+    f.options.segment_bytes = 0;
+    f.options.capacity_bytes = 512 * KVF_MIB;
+    fixture_open(&f);
+    assert_int_equal(kvf_store_segment_count(f.store, 0), 3); /* of 170 MiB, not 2 of 256 */
+    assert_int_equal(fixture_put(&f, &block, 1, 5000).code, KVF_OK);
+    fixture_close(&f);
+    f.options.capacity_bytes = 700 * KVF_MIB; /* alone it would be 3 of 233 MiB */
+    fixture_open(&f);
+    assert_int_equal(kvf_store_segment_count(f.store, 0), 4);
+    assert_int_equal(f.found_count, 1);
+    assert_int_equal(fixture_get(&f, &block, 5000).code, KVF_OK);
+    fixture_fini(&f);
+}
+
 static void open__io_text__names_the_engine(void **state)
 {
     struct fixture f;
@@ -488,6 +507,7 @@ static void open__io_text__names_the_engine(void **state)
         cmocka_unit_test(open__directory_with_lost_and_found__is_empty),                           \
         cmocka_unit_test(open__impossible_options__said_in_words),                                 \
         cmocka_unit_test(open__another_capacity__grows_but_does_not_shrink),                       \
+        cmocka_unit_test(open__no_segment_size__keeps_that_of_the_store_when_it_grows),            \
         cmocka_unit_test(open__io_text__names_the_engine)
 
 static enum kvf_store_io uring = KVF_STORE_IO_URING, twin = KVF_STORE_IO_PREAD;
