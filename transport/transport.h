@@ -88,12 +88,6 @@ KVF_MUST_USE struct kvf_status kvf_lane_connect(struct kvf_transport *transport,
 /* End it. Blocks that are still open end CANCELLED, then `closed` runs; neither waits for the other side. */
 void kvf_lane_close(struct kvf_lane *lane);
 
-enum kvf_lane_block_state {
-    KVF_LANE_BLOCK_OPEN = 0,  /* the lane may touch its memory */
-    KVF_LANE_BLOCK_ENDING,    /* the lane thread has let go; `ended` is on its way */
-    KVF_LANE_BLOCK_ENDED,     /* `ended` has run */
-};
-
 /* One block of a Read, on one lane. The caller sets the first part. */
 struct kvf_lane_block {
     struct kvf_extent extent;
@@ -106,11 +100,14 @@ struct kvf_lane_block {
     uint32_t crc32c;          /* consumer, OK: of the bytes that arrived */
 
     /* transport's own */
-    enum kvf_lane_block_state state;
-    uint64_t done_bytes;      /* sent or received, lane thread */
+    struct kvf_lane_read *read;
+    struct kvf_lane_block *link; /* in one mailbox at a time, lane_core.h says in which */
+    struct kvf_list node;        /* lane thread: source, in the Read's ready blocks */
+    uint64_t done_bytes;         /* lane thread: sent or received */
+    uint64_t framed_bytes;       /* lane thread: source, given to frames */
     _Atomic uint64_t ready_bytes;
     _Atomic bool withdrawn;
-    struct kvf_list node;
+    _Atomic unsigned marks; /* enum lane_block_mark */
 };
 
 /* A Read on one lane. Ids rise; within a lane an id is used once. */
@@ -124,11 +121,12 @@ struct kvf_lane_read {
 
     /* transport's own */
     struct kvf_lane *lane;
-    struct kvf_list node;
-    struct kvf_post post;
-    struct kvf_list ended_blocks;
-    uint32_t open_blocks;
-    uint32_t next_block;
+    struct kvf_lane_read *link;   /* on its way to the lane thread */
+    struct kvf_list node;         /* lane thread: in the lane's open Reads */
+    struct kvf_list ready_node;   /* lane thread: source, in the lane's Reads that can send */
+    struct kvf_list ready;        /* lane thread: source, blocks that can send, by index */
+    uint64_t turn, instance_turn; /* lane thread: source, when it and its instance were served */
+    uint32_t open_blocks;         /* lane thread */
 };
 
 /* Consumer: these blocks may land here. The caller sends the Read to the source only after this. */

@@ -1,0 +1,50 @@
+#include "transport/lane_thread.h"
+
+#include "base/list.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static void *serve(void *argument)
+{
+    struct lane_thread *thread = argument;
+    kvf_loop_run(thread->loop);
+    return NULL;
+}
+
+static void run_stop(struct kvf_post *post)
+{
+    kvf_loop_stop(kvf_container(post, struct lane_thread, stop)->loop);
+}
+
+struct kvf_status lane_thread_start(struct lane_thread *thread, unsigned number)
+{
+    thread->stop.run = run_stop;
+    KVF_TRY(kvf_loop_create(&thread->loop));
+
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread->id, NULL, serve, thread);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        lane_thread_free(thread);
+        return kvf_fail(KVF_MODULE_TRANSPORT, KVF_NO_MEMORY, error);
+    }
+    char name[16];
+    (void)snprintf(name, sizeof(name), "kvf-lane-%u", number % 1000);
+    (void)pthread_setname_np(thread->id, name);
+    return kvf_ok();
+}
+
+void lane_thread_join(struct lane_thread *thread)
+{
+    kvf_loop_post(thread->loop, &thread->stop);
+    (void)pthread_join(thread->id, NULL);
+}
+
+void lane_thread_free(struct lane_thread *thread)
+{
+    kvf_loop_destroy(thread->loop);
+    thread->loop = NULL;
+}

@@ -1,0 +1,289 @@
+#include "transport/testbed.h"
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "transport/lane_core.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct testbed testbed;
+
+static uint64_t events_seen;
+
+uint64_t testbed_random(uint64_t below)
+{
+    uint64_t x = testbed.random;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    testbed.random = x;
+    return x % below;
+}
+
+/* ---- open and close ---- */
+
+static void open_end(struct testbed_end *end, const char *transport, uint32_t id)
+{
+    memset(end, 0, sizeof(*end));
+    assert_true(kvf_is_ok(kvf_arena_create(TESTBED_ARENA_BYTES, id, false, &end->arena, NULL)));
+    const struct kvf_arena *arenas[] = {&end->arena};
+    struct kvf_transport_options options = {
+        .loop = testbed.loop, .arenas = arenas, .arena_count = 1};
+    struct kvf_why why = {0};
+    struct kvf_status status = kvf_transport_open(transport, &options, &end->transport, &why);
+    if (!kvf_is_ok(status))
+        fail_msg("%s", why.text);
+}
+
+static void make_pattern(void)
+{
+    if (testbed.pattern != NULL)
+        return;
+    testbed.pattern = malloc(TESTBED_ARENA_BYTES);
+    assert_non_null(testbed.pattern);
+    for (uint64_t i = 0; i < TESTBED_ARENA_BYTES; i += 8) {
+        uint64_t word = testbed_random(UINT64_MAX);
+        memcpy(testbed.pattern + i, &word, 8);
+    }
+}
+
+void testbed_open(const char *transport)
+{
+    testbed.random = 0x9e3779b97f4a7c15;
+    assert_true(kvf_is_ok(kvf_loop_create(&testbed.loop)));
+    open_end(&testbed.source, transport, 0);
+    open_end(&testbed.consumer, transport, 1);
+    assert_true(kvf_is_ok(kvf_transport_listen(testbed.source.transport, "127.0.0.1:0", NULL)));
+    make_pattern();
+    memcpy(testbed.source.arena.base, testbed.pattern, TESTBED_ARENA_BYTES);
+    memset(testbed.consumer.arena.base, TESTBED_SENTINEL, TESTBED_ARENA_BYTES);
+}
+
+void testbed_close(void)
+{
+    testbed_lanes_close();
+    kvf_transport_close(testbed.source.transport);
+    kvf_transport_close(testbed.consumer.transport);
+    kvf_arena_close(&testbed.source.arena);
+    kvf_arena_close(&testbed.consumer.arena);
+    kvf_loop_destroy(testbed.loop);
+    testbed.loop = NULL;
+}
+
+/* ---- waiting ---- */
+
+void testbed_wait(bool (*condition)(void *), void *argument)
+{
+    uint64_t end = kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S;
+    while (!condition(argument)) {
+        if (kvf_clock_now_ns() > end)
+            fail_msg("waited %d s for what never came", TESTBED_WAIT_S);
+        kvf_loop_run_once(testbed.loop, 100);
+    }
+}
+
+void testbed_serve_ms(unsigned ms)
+{
+    uint64_t end = kvf_clock_now_ns() + ms * KVF_NS_PER_MS;
+    while (kvf_clock_now_ns() < end)
+        kvf_loop_run_once(testbed.loop, 5);
+}
+
+static sem_t stalled, go_on;
+
+static void run_stall(struct kvf_post *post)
+{
+    (void)post;
+    (void)sem_post(&stalled);
+    (void)sem_wait(&go_on);
+}
+
+void testbed_stall(struct testbed_end *end)
+{
+    static struct kvf_post post = {.run = run_stall};
+    (void)sem_init(&stalled, 0, 0);
+    (void)sem_init(&go_on, 0, 0);
+    kvf_loop_post(end->lane->thread->loop, &post);
+    (void)sem_wait(&stalled);
+}
+
+void testbed_go_on(void)
+{
+    (void)sem_post(&go_on);
+}
+
+bool testbed_is_untouched(const uint8_t *at, uint64_t bytes)
+{
+    return bytes == 0 || (at[0] == TESTBED_SENTINEL && memcmp(at, at + 1, bytes - 1) == 0);
+}
+
+static bool read_has_ended(void *argument)
+{
+    struct testbed_read *read = argument;
+    return read->ended == read->expected;
+}
+
+void testbed_wait_ended(struct testbed_read *read)
+{
+    testbed_wait(read_has_ended, read);
+}
+
+static bool end_is_closed(void *argument)
+{
+    struct testbed_end *end = argument;
+    return end->lane == NULL;
+}
+
+void testbed_wait_closed(struct testbed_end *end)
+{
+    testbed_wait(end_is_closed, end);
+}
+
+/* ---- lanes ---- */
+
+static void note_opened(struct kvf_lane *lane, void *user)
+{
+    struct testbed_end *end = user;
+    assert_ptr_equal(lane, end->lane);
+    assert_false(end->opened);
+    end->opened = true;
+    end->opened_count++;
+}
+
+static void note_closed(struct kvf_lane *lane, void *user, struct kvf_status status)
+{
+    struct testbed_end *end = user;
+    assert_ptr_equal(lane, end->lane);
+    end->lane = NULL;
+    end->opened = false;
+    end->closed_count++;
+    end->closed = status;
+}
+
+const struct kvf_lane_events testbed_events = {.opened = note_opened, .closed = note_closed};
+
+char *testbed_address(void)
+{
+    static char address[32];
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%d",
+                   kvf_transport_port(testbed.source.transport));
+    return address;
+}
+
+void testbed_invite(uint64_t timeout_ms)
+{
+    uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
+    assert_true(kvf_is_ok(kvf_lane_invite(testbed.source.transport, deadline, &testbed_events,
+                                          &testbed.source, &testbed.nonces, &testbed.source.lane)));
+}
+
+void testbed_connect(const struct kvf_lane_nonces *nonces, uint64_t timeout_ms)
+{
+    uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
+    assert_true(
+        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, testbed_address(), nonces, deadline,
+                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+}
+
+static bool both_are_open(void *argument)
+{
+    (void)argument;
+    return testbed.source.opened && testbed.consumer.opened;
+}
+
+void testbed_lanes_open(void)
+{
+    testbed_invite(TESTBED_WAIT_S * 1000);
+    testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
+    testbed_wait(both_are_open, NULL);
+}
+
+void testbed_lanes_close(void)
+{
+    if (testbed.source.lane != NULL)
+        kvf_lane_close(testbed.source.lane);
+    if (testbed.consumer.lane != NULL)
+        kvf_lane_close(testbed.consumer.lane);
+    testbed_wait_closed(&testbed.source);
+    testbed_wait_closed(&testbed.consumer);
+}
+
+/* ---- reads ---- */
+
+static void block_ended(struct kvf_lane_read *base, uint32_t index)
+{
+    struct testbed_read *read = kvf_container(base, struct testbed_read, read);
+    const struct kvf_lane_block *block = &read->blocks[index];
+    assert_true(index < base->block_count);
+    assert_true(block->length > 0);
+    read->ended_count[index]++;
+    assert_int_equal(read->ended_count[index], 1);
+    read->ended++;
+    read->ended_ok += kvf_is_ok(block->status);
+    read->last_event = ++events_seen;
+    if (read->scribble && (block->extent.arena == &testbed.source.arena || block->status.code != 0))
+        memset(kvf_extent_at(block->extent), TESTBED_SENTINEL, block->extent.bytes);
+}
+
+struct testbed_read *testbed_read_make(struct testbed_end *end, uint64_t id, uint64_t instance,
+                                       uint32_t block_count)
+{
+    struct testbed_read *read = calloc(1, sizeof(*read));
+    assert_non_null(read);
+    assert_true(block_count <= TESTBED_MAX_BLOCKS);
+    read->read = (struct kvf_lane_read){.id = id,
+                                        .instance = instance,
+                                        .blocks = read->blocks,
+                                        .block_count = block_count,
+                                        .ended = block_ended};
+    for (uint32_t i = 0; i < block_count; i++)
+        read->blocks[i].extent.arena = &end->arena;
+    return read;
+}
+
+void testbed_read_set(struct testbed_read *read, uint32_t block, uint64_t offset, uint64_t length,
+                      uint64_t landed)
+{
+    uint64_t bytes = kvf_round_up_page(length), most = TESTBED_ARENA_BYTES - offset;
+    assert_true(length <= most);
+    read->blocks[block].extent.offset = offset;
+    read->blocks[block].extent.bytes = bytes < most ? bytes : most;
+    read->blocks[block].length = length;
+    read->blocks[block].landed_bytes = landed;
+    read->expected += length > 0;
+}
+
+void testbed_expect(struct testbed_read *read)
+{
+    kvf_lane_expect(testbed.consumer.lane, &read->read);
+}
+
+void testbed_offer(struct testbed_read *read)
+{
+    kvf_lane_offer(testbed.source.lane, &read->read);
+}
+
+void testbed_check_ok(const struct testbed_read *to, const struct testbed_read *from,
+                      uint32_t block)
+{
+    const struct kvf_lane_block *block_to = &to->blocks[block];
+    const uint8_t *is = kvf_extent_at(block_to->extent);
+    const uint8_t *should = testbed.pattern + from->blocks[block].extent.offset;
+    uint64_t length = block_to->length;
+    assert_int_equal(to->ended_count[block], 1);
+    assert_int_equal(block_to->status.code, KVF_OK);
+    assert_int_equal(memcmp(is, should, length), 0);
+    assert_int_equal(block_to->crc32c, kvf_crc32c(0, should, length));
+    for (uint64_t i = length; i < block_to->extent.bytes; i++)
+        assert_int_equal(is[i], 0);
+}
+
+struct kvf_lane_stats testbed_stats(const struct testbed_end *end)
+{
+    struct kvf_lane_stats stats;
+    kvf_transport_stats(end->transport, &stats);
+    return stats;
+}

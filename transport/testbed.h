@@ -1,0 +1,83 @@
+/* Two ends of a transport in one process, on one loop, and Reads that check themselves: shared by
+ * the transport's tests. Test only. */
+#ifndef KVFERRY_TRANSPORT_TESTBED_H
+#define KVFERRY_TRANSPORT_TESTBED_H
+
+#include "base/test.h"
+
+#include "base/block.h"
+#include "transport/transport.h"
+
+#define TESTBED_ARENA_BYTES (64 * KVF_MIB)
+#define TESTBED_SENTINEL 0xa5
+#define TESTBED_MAX_BLOCKS 512
+#define TESTBED_WAIT_S 60
+
+/* One side: a transport with one lane at a time, and an arena. */
+struct testbed_end {
+    struct kvf_transport *transport;
+    struct kvf_arena arena;
+    struct kvf_lane *lane; /* NULL after closed */
+    bool opened;
+    unsigned opened_count, closed_count;
+    struct kvf_status closed;
+};
+
+struct testbed {
+    struct kvf_loop *loop;
+    struct testbed_end source, consumer;
+    uint8_t *pattern; /* what the source's arena holds; made once */
+    struct kvf_lane_nonces nonces;
+    uint64_t random;
+};
+
+struct testbed_read {
+    struct kvf_lane_read read;
+    struct kvf_lane_block blocks[TESTBED_MAX_BLOCKS];
+    unsigned ended_count[TESTBED_MAX_BLOCKS];
+    uint32_t ended, ended_ok, expected;
+    uint64_t last_event; /* number of the event that ended its last block */
+    bool scribble;       /* overwrite a block's memory as soon as it has ended */
+};
+
+extern struct testbed testbed;
+
+void testbed_open(const char *transport);
+void testbed_close(void);
+
+uint64_t testbed_random(uint64_t below);
+char *testbed_address(void);
+/* Serve the loop until *condition, at most TESTBED_WAIT_S; fails the test then. */
+void testbed_wait(bool (*condition)(void *), void *argument);
+void testbed_wait_ended(struct testbed_read *read);
+void testbed_wait_closed(struct testbed_end *end);
+void testbed_serve_ms(unsigned ms);
+
+/* Hold up the thread of this end's lane, so that what is handed to it meanwhile is there all at once. One at a time. */
+void testbed_stall(struct testbed_end *end);
+void testbed_go_on(void);
+
+/* Only sentinels there. */
+bool testbed_is_untouched(const uint8_t *at, uint64_t bytes);
+
+extern const struct kvf_lane_events testbed_events;
+void testbed_invite(uint64_t timeout_ms);
+void testbed_connect(const struct kvf_lane_nonces *nonces, uint64_t timeout_ms);
+/* Invite, connect, wait until both are open. */
+void testbed_lanes_open(void);
+/* Close both, wait. */
+void testbed_lanes_close(void);
+
+/* A read of this end's arena with block_count blocks, all of length 0. */
+struct testbed_read *testbed_read_make(struct testbed_end *end, uint64_t id, uint64_t instance,
+                                       uint32_t block_count);
+void testbed_read_set(struct testbed_read *read, uint32_t block, uint64_t offset, uint64_t length,
+                      uint64_t landed);
+void testbed_expect(struct testbed_read *read);
+void testbed_offer(struct testbed_read *read);
+/* Every block ended OK and holds what lies at the source block's place, CRC and tail included. */
+void testbed_check_ok(const struct testbed_read *to, const struct testbed_read *from,
+                      uint32_t block);
+struct kvf_lane_stats testbed_stats(const struct testbed_end *end);
+
+#endif

@@ -1,0 +1,79 @@
+/* The door: which implementation a name stands for, and what is the same for all of them. */
+#include "transport/transport.h"
+
+#include "transport/lane_core.h"
+
+#include <string.h>
+
+struct kvf_status kvf_transport_open(const char *name, const struct kvf_transport_options *options,
+                                     struct kvf_transport **give, struct kvf_why *why)
+{
+    if (strcmp(name, kvf_tcp_ops.name) == 0)
+        return kvf_tcp_ops.open(options, give, why);
+    if (strcmp(name, "verbs") == 0 || strcmp(name, "ucx") == 0)
+        return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, 0),
+                           "this build has no transport %s: use tcp", name);
+    return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, 0),
+                       "no transport is called \"%.32s\": use tcp", name);
+}
+
+const char *kvf_transport_name(const struct kvf_transport *transport)
+{
+    return transport->ops->name;
+}
+
+void kvf_transport_close(struct kvf_transport *transport)
+{
+    if (transport == NULL)
+        return;
+    kvf_assert(transport->open_lanes == 0);
+    transport->ops->close(transport);
+}
+
+struct kvf_status kvf_transport_listen(struct kvf_transport *transport, const char *address,
+                                       struct kvf_why *why)
+{
+    return transport->ops->listen(transport, address, why);
+}
+
+int kvf_transport_port(const struct kvf_transport *transport)
+{
+    return transport->ops->port(transport);
+}
+
+struct kvf_status kvf_lane_invite(struct kvf_transport *transport, uint64_t deadline_ns,
+                                  const struct kvf_lane_events *events, void *user,
+                                  struct kvf_lane_nonces *nonces, struct kvf_lane **give)
+{
+    return transport->ops->invite(transport, deadline_ns, events, user, nonces, give);
+}
+
+struct kvf_status kvf_lane_connect(struct kvf_transport *transport, const char *address,
+                                   const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
+                                   const struct kvf_lane_events *events, void *user,
+                                   struct kvf_lane **give)
+{
+    return transport->ops->connect(transport, address, nonces, deadline_ns, events, user, give);
+}
+
+struct kvf_status kvf_lane_take(struct kvf_lane_read *read, uint32_t block, const uint8_t *token,
+                                size_t token_bytes)
+{
+    const struct transport_ops *ops = read->lane->transport->ops;
+    if (ops->take == NULL)
+        return lane_fail(KVF_PROTOCOL, 0);
+    return ops->take(read, block, token, token_bytes);
+}
+
+void kvf_transport_stats(const struct kvf_transport *transport, struct kvf_lane_stats *stats)
+{
+    *stats = (struct kvf_lane_stats){
+        .sent_bytes = atomic_load_explicit(&transport->counters.sent_bytes, memory_order_relaxed),
+        .received_bytes =
+            atomic_load_explicit(&transport->counters.received_bytes, memory_order_relaxed),
+        .discarded_bytes =
+            atomic_load_explicit(&transport->counters.discarded_bytes, memory_order_relaxed),
+        .protocol_errors =
+            atomic_load_explicit(&transport->counters.protocol_errors, memory_order_relaxed),
+    };
+}
