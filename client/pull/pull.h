@@ -1,11 +1,12 @@
-/* pull: the consumer's side of a source. Keeps one session (call and lane) to one source for one tenant, packs wanted
- * blocks into Reads, lets their bytes land in the caller's extents, checks every CRC32C, releases. The daemon and the
- * command `kvferry pull` are its two users.
+/* pull: the consumer's side of a source. Keeps one session (call and lane) to one source for one
+ * tenant, packs wanted blocks into Reads, lets their bytes land in the caller's extents, checks
+ * every CRC32C, releases. The daemon and the command `kvferry pull` are its two users.
  *
- * Owner thread of everything: the loop's. The caller embeds struct kvf_pull with its array of blocks and leaves both
- * alone until `ended`. Every block gets its result once, every pull ends once, at the latest at its deadline. A block's
- * extent is the caller's again when its `block_ended` runs with state ENDED. After a forced end the lane may still touch
- * it: then the state is QUARANTINED, and `freed` says when it is over. */
+ * Owner thread of everything: the loop's. The caller embeds struct kvf_pull with its array of
+ * blocks and leaves both alone until `ended`. Every block gets its result once, every pull ends
+ * once, at the latest at its deadline. A block's extent is the caller's again when its
+ * `block_ended` runs with state ENDED. After a forced end the lane may still touch it: then the
+ * state is QUARANTINED, and `freed` says when it is over. */
 #ifndef KVFERRY_CLIENT_PULL_PULL_H
 #define KVFERRY_CLIENT_PULL_PULL_H
 
@@ -25,10 +26,10 @@ struct kvf_source;
 
 /* Counted since creation of the shared `struct kvf_pull_stats`, verified bytes only. */
 struct kvf_pull_stats {
-    uint64_t reads;  /* Reads that got Grants, retries included */
-    uint64_t blocks; /* verified */
-    uint64_t bytes;  /* verified, of the blocks' lengths */
-    uint64_t misses; /* blocks that did not come, whatever the reason */
+    uint64_t reads;            /* Reads that got Grants, retries included */
+    uint64_t blocks;           /* verified */
+    uint64_t bytes;            /* verified, of the blocks' lengths */
+    uint64_t misses;           /* blocks that did not come, whatever the reason */
     uint64_t quarantine_bytes; /* now: extents that a broken session may still touch */
 };
 
@@ -36,26 +37,33 @@ struct kvf_source_options {
     struct kvf_loop *loop;
     struct kvf_rpc *rpc;
     struct kvf_transport *transport;
-    const char *address; /* HOST:PORT of the source's --listen; copied */
-    const char *tenant;  /* copied */
+    const char *address;           /* HOST:PORT of the source's --listen; copied */
+    const char *tenant;            /* copied */
     const struct kvf_rpc_tls *tls; /* NULL: plaintext; borrowed for life */
-    const char *node_id; /* ours; borrowed for life */
-    uint64_t boot_epoch; /* ours */
-    uint64_t process_instance; /* random per start */
+    const char *node_id;           /* ours; borrowed for life */
+    uint64_t boot_epoch;           /* ours */
+    uint64_t process_instance;     /* random per start */
+    bool
+        speculative; /* nobody waits for these pulls yet; kvf_pull_raise tells when somebody does */
     struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
-    /* The source told us that it drains, or came back as another boot: nothing to do but to know. May be NULL. */
+    /* May this identity (the source's one URI SAN; empty without TLS) serve this tenant? Answered at
+     * once, before anything is asked of it. NULL: anyone may. */
+    bool (*may_serve)(void *context, const char *identity);
+    /* The source told us that it drains, or came back as another boot: nothing to do but to know.
+     * May be NULL. */
     void (*draining)(void *context, struct kvf_source *source);
     void *context;
 };
 
 KVF_MUST_USE struct kvf_status kvf_source_create(const struct kvf_source_options *options,
                                                  struct kvf_source **give);
-/* End the session. Pulls that are open end with CANCELLED; `closed` runs once when nothing of ours is in flight any
- * more and the source's memory is gone. */
+/* End the session. Pulls that are open end with CANCELLED; `closed` runs once when nothing of ours
+ * is in flight any more and the source's memory is gone. */
 void kvf_source_close(struct kvf_source *source, void (*closed)(void *context), void *context);
 /* True when no pull and no lookup is open: the caller may close it without harm. */
 bool kvf_source_is_idle(const struct kvf_source *source);
-/* DRAINING was told and no new session has been opened since; misses until a READY daemon is there again. */
+/* DRAINING was told and no new session has been opened since; misses until a READY daemon is there
+ * again. */
 bool kvf_source_is_draining(const struct kvf_source *source);
 
 enum kvf_pull_block_state {
@@ -73,17 +81,20 @@ struct kvf_pull_block {
     struct kvf_extent extent;  /* destination: whole pages */
 
     /* The result. */
-    struct kvf_status status; /* OK: every byte is there, CRC equal, the tail of the last page zero. Else a miss and
-                                 why: NOT_FOUND, PENDING, STALE, CORRUPT, BUSY, TOO_LARGE, DRAINING, DEADLINE,
-                                 UNAVAILABLE, CANCELLED, IO */
+    struct kvf_status status; /* OK: every byte is there, CRC equal, the tail of the last page zero.
+                                 Else a miss and why: NOT_FOUND, PENDING, STALE, CORRUPT, BUSY,
+                                 TOO_LARGE, DRAINING, DEADLINE, UNAVAILABLE, CANCELLED, IO */
     struct kvf_generation generation; /* the source's */
     uint32_t crc32c;
     enum kvf_tier tier; /* at the source, when it was granted */
 
-    /* pull's own */
     enum kvf_pull_block_state state;
-    uint8_t attempts;
-    bool granted, landed;
+
+    /* pull's own */
+    struct kvf_list node;
+    uint8_t commits; /* times that Committed made us ask again */
+    bool postponed;  /* WAITING, but not to be asked for before the pull's reask_ns */
+    bool told;       /* `block_ended` has run */
 };
 
 /* One batch of blocks from one source. */
@@ -91,33 +102,43 @@ struct kvf_pull {
     const char *namespace; /* borrowed until ended */
     uint64_t instance;     /* on whose behalf */
     uint64_t deadline_ns;
-    uint64_t batch_bytes;  /* --read-batch-mib; 0: what is demanded now in one Read */
+    uint64_t batch_bytes;       /* --read-batch-mib; 0: what is demanded now in one Read */
     unsigned batches_in_flight; /* >= 1 */
     bool stop_at_first_miss;
     struct kvf_pull_block *blocks; /* keys occur once */
     uint32_t block_count;
     void (*block_ended)(struct kvf_pull *pull, uint32_t block);
-    /* After every block's block_ended. The pull struct is the caller's again unless quarantined blocks remain. */
+    /* After every block's block_ended. The pull struct is the caller's again unless quarantined
+     * blocks remain. */
     void (*ended)(struct kvf_pull *pull);
-    /* A quarantined block's extent is the caller's again; when the last one is, so is the struct. */
+    /* A quarantined block's extent is the caller's again; when the last one is, so is the struct.
+     */
     void (*freed)(struct kvf_pull *pull, uint32_t block);
 
     /* pull's own */
     struct kvf_source *source;
     struct kvf_list node;
+    struct kvf_list deliver_node;
+    struct kvf_list done; /* blocks whose news the caller has not heard */
     struct kvf_timer timer;
-    uint32_t open_blocks;
-    uint32_t next_block;
-    uint32_t reads_open;
+    uint32_t open_blocks;    /* not told */
+    uint32_t askable_blocks; /* WAITING and not postponed */
+    uint32_t next_block;     /* the first that may be askable */
+    uint32_t reads_open;     /* Reads in flight, without those that only wait for Committed */
     uint32_t quarantined_blocks;
-    bool cancelled, missed;
+    uint32_t first_miss;     /* block_count: none */
+    uint64_t broken_session; /* the one that broke last */
+    uint64_t reask_ns, reask_pause_ns;
+    unsigned breaks;
+    bool cancelled, raised, told;
 };
 
-/* How many blocks from `first` on go into the next Read: add while the sum of lengths stays <= batch_bytes (0: no such
- * bound) and <= max_bytes, and the count <= max_blocks; always at least one. Equal blocks give
- * ceil(blocks / max(1, floor(batch / block))) Reads: 9 MiB blocks, 72 MiB: 3 at 32 MiB, 1 at 128. */
-uint32_t kvf_pull_pack(const uint64_t *lengths, uint32_t first, uint32_t count, uint64_t batch_bytes,
-                       uint64_t max_bytes, uint32_t max_blocks);
+/* How many blocks from `first` on go into the next Read: add while the sum of lengths stays <=
+ * batch_bytes (0: no such bound), the sum of their whole pages <= max_bytes, and the count <=
+ * max_blocks; always at least one. Equal blocks give ceil(blocks / max(1, floor(batch / block)))
+ * Reads: 9 MiB blocks, 72 MiB: 3 at 32 MiB, 1 at 128. */
+uint32_t kvf_pull_pack(const uint64_t *lengths, uint32_t first, uint32_t count,
+                       uint64_t batch_bytes, uint64_t max_bytes, uint32_t max_blocks);
 
 /* Start. Results come by the callbacks, never inside this call. */
 void kvf_pull_start(struct kvf_source *source, struct kvf_pull *pull);
@@ -148,6 +169,8 @@ struct kvf_lookup {
     struct kvf_source *source;
     struct kvf_list node;
     struct kvf_rpc_call *call;
+    struct kvf_status failure;
+    uint32_t first; /* of the page of blocks that is being asked for */
     bool answered;
 };
 

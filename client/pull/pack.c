@@ -1,0 +1,33 @@
+#include "client/pull/pack.h"
+
+#include "base/block.h"
+#include "client/pull/pull.h"
+
+bool pull_pack_add(struct pull_pack *pack, uint64_t length)
+{
+    uint64_t pages = kvf_round_up_page(length);
+    if (pack->blocks > 0) {
+        if (pack->blocks >= pack->max_blocks)
+            return false;
+        if (pack->batch_bytes > 0 &&
+            (pack->bytes > pack->batch_bytes || length > pack->batch_bytes - pack->bytes))
+            return false;
+        if (pack->page_bytes > pack->max_bytes || pages > pack->max_bytes - pack->page_bytes)
+            return false;
+    }
+    pack->bytes += length;
+    pack->page_bytes += pages;
+    pack->blocks++;
+    return true;
+}
+
+uint32_t kvf_pull_pack(const uint64_t *lengths, uint32_t first, uint32_t count,
+                       uint64_t batch_bytes, uint64_t max_bytes, uint32_t max_blocks)
+{
+    struct pull_pack pack = {
+        .batch_bytes = batch_bytes, .max_bytes = max_bytes, .max_blocks = max_blocks};
+    for (uint32_t i = first; i < count; i++)
+        if (!pull_pack_add(&pack, lengths[i]))
+            break;
+    return pack.blocks;
+}

@@ -1,0 +1,379 @@
+/* session, in four parts: states, the end, opening, messages. */
+#include "client/pull/session.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "client/pull/address.h"
+#include "client/pull/read.h"
+#include "client/pull/results.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SESSION_METHOD "/kvferry.Peer/Session"
+#define LEAVE_NS KVF_NS_PER_S
+#define MAX_OPEN_READS 256 /* they are searched one by one */
+
+static struct kvf_status fail(enum kvf_code code)
+{
+    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
+}
+
+/* ---- states ---- */
+
+static void set_state(struct session *session, enum session_state state)
+{
+    static const bool allowed[SESSION_STATE_COUNT][SESSION_STATE_COUNT] = {
+        [SESSION_CALLING] = {[SESSION_JOINING] = true, [SESSION_ENDING] = true},
+        [SESSION_JOINING] = {[SESSION_OPEN] = true, [SESSION_ENDING] = true},
+        [SESSION_OPEN] = {[SESSION_LEAVING] = true, [SESSION_ENDING] = true},
+        [SESSION_LEAVING] = {[SESSION_ENDING] = true},
+    };
+    kvf_assert(allowed[session->state][state]);
+    session->state = state;
+}
+
+void session_send(struct session *session, const Kvferry__SessionUp *up)
+{
+    struct kvf_bytes bytes = wire_pack(&session->source->wire, &up->base);
+    if (bytes.data == NULL)
+        session_end(session, fail(KVF_NO_MEMORY));
+    else if (session->call != NULL)
+        kvf_rpc_call_send(session->call, bytes);
+}
+
+void session_pump(struct session *session)
+{
+    struct kvf_source *source = session->source;
+    while (session->state == SESSION_OPEN && !session->draining &&
+           session->open_reads < session->max_open_reads && !kvf_list_is_empty(&source->ready))
+        read_ask(session, kvf_container(source->ready.next, struct kvf_pull, node));
+}
+
+void session_drain(struct session *session)
+{
+    if (session->state != SESSION_OPEN)
+        return;
+    kvf_list_for_each_safe (node, &session->reads)
+        read_drain(kvf_container(node, struct pull_read, node));
+}
+
+/* ---- the end ---- */
+
+static void gone(struct kvf_post *post)
+{
+    struct session *session = kvf_container(post, struct session, gone);
+    struct kvf_source *source = session->source;
+    bool was_open = session->was_open;
+    struct kvf_status why = session->why;
+    reads_rested(source);
+    while (!kvf_list_is_empty(&session->reads))
+        read_sweep(kvf_container(session->reads.next, struct pull_read, node));
+    kvf_rpc_channel_close(session->channel);
+    source->session = NULL;
+    if (!kvf_is_ok(why) && !session->answered)
+        source_back_off(source, why);
+    if (!kvf_is_ok(why) && !source->closing)
+        kvf_log_info("pull", "session with %s ended: %s", source->address, kvf_code_name(why.code));
+    free(session);
+    source_session_gone(source, was_open, why);
+    source_settle(source);
+}
+
+static void part_is_closed(struct session *session)
+{
+    if (session->call != NULL || session->lane != NULL)
+        return;
+    kvf_timer_stop(session->source->options.loop, &session->timer);
+    session->gone.run = gone;
+    kvf_loop_post(session->source->options.loop, &session->gone);
+}
+
+void session_end(struct session *session, struct kvf_status why)
+{
+    if (session->state == SESSION_ENDING)
+        return;
+    if (session->state != SESSION_LEAVING)
+        session->why = why;
+    set_state(session, SESSION_ENDING);
+    kvf_timer_stop(session->source->options.loop, &session->timer);
+    if (session->call != NULL)
+        kvf_rpc_call_cancel(session->call);
+    if (session->lane != NULL)
+        kvf_lane_close(session->lane);
+}
+
+void session_leave(struct session *session)
+{
+    if (session->state < SESSION_OPEN) {
+        session_end(session, fail(KVF_CANCELLED));
+        return;
+    }
+    if (session->state != SESSION_OPEN)
+        return;
+    kvf_assert(session->open_reads == 0);
+    session->why = kvf_ok();
+    set_state(session, SESSION_LEAVING);
+    /* The lane goes when the source has answered: closed now, it could overtake our last Release. */
+    kvf_rpc_call_half_close(session->call);
+    kvf_timer_start(session->source->options.loop, &session->timer, kvf_clock_now_ns() + LEAVE_NS);
+}
+
+static void timed_out(struct kvf_timer *timer)
+{
+    struct session *session = kvf_container(timer, struct session, timer);
+    struct kvf_source *source = session->source;
+    session_end(session, fail(KVF_UNAVAILABLE));
+    source_settle(source);
+}
+
+static void call_closed(struct kvf_rpc_call *call, void *user, struct kvf_status status,
+                        const char *text)
+{
+    struct session *session = user;
+    struct kvf_source *source = session->source;
+    (void)call;
+    (void)text;
+    session->call = NULL;
+    /* The codes that tell a caller something; all others mean that there is nobody to talk to. */
+    bool telling = status.code == KVF_BUSY || status.code == KVF_DRAINING;
+    session_end(session, telling ? status : fail(KVF_UNAVAILABLE));
+    part_is_closed(session);
+    source_settle(source);
+}
+
+static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status status)
+{
+    struct session *session = user;
+    struct kvf_source *source = session->source;
+    (void)lane;
+    (void)status;
+    session->lane = NULL;
+    session_end(session, fail(KVF_UNAVAILABLE));
+    part_is_closed(session);
+    source_settle(source);
+}
+
+/* ---- opening ---- */
+
+static void lane_opened(struct kvf_lane *lane, void *user)
+{
+    struct session *session = user;
+    (void)lane;
+    if (session->state != SESSION_JOINING)
+        return;
+    set_state(session, SESSION_OPEN);
+    kvf_timer_stop(session->source->options.loop, &session->timer);
+    session->was_open = true;
+    source_is_open(session->source, session->boot_epoch);
+    source_settle(session->source);
+}
+
+static const struct kvf_lane_events lane_events = {.opened = lane_opened, .closed = lane_closed};
+
+static void set_limits(struct session *session, const Kvferry__Welcome *welcome)
+{
+    size_t message_bytes = welcome->max_message_bytes;
+    if (message_bytes == 0 || message_bytes > KVF_RPC_MAX_MESSAGE_BYTES)
+        message_bytes = KVF_RPC_MAX_MESSAGE_BYTES;
+    size_t blocks = message_bytes > WIRE_READ_HEAD_BYTES + WIRE_READ_BLOCK_BYTES
+                        ? (message_bytes - WIRE_READ_HEAD_BYTES) / WIRE_READ_BLOCK_BYTES
+                        : 1;
+    if (blocks > WIRE_MAX_BLOCKS)
+        blocks = WIRE_MAX_BLOCKS;
+    if (welcome->max_blocks_per_read > 0 && blocks > welcome->max_blocks_per_read)
+        blocks = welcome->max_blocks_per_read;
+    session->max_blocks = (uint32_t)blocks;
+    session->max_grant_bytes = welcome->max_grant_bytes > 0 ? welcome->max_grant_bytes : UINT64_MAX;
+    session->max_open_reads = welcome->max_open_reads > 0 ? welcome->max_open_reads : 1;
+    if (session->max_open_reads > MAX_OPEN_READS)
+        session->max_open_reads = MAX_OPEN_READS;
+}
+
+/* PROTOCOL: it is none. DENIED: we may not believe bytes from this source. UNSUPPORTED: another version, or a transport that we did not offer. */
+static struct kvf_status check_welcome(const struct session *session,
+                                       const Kvferry__Welcome *welcome)
+{
+    if (welcome->version != WIRE_PEER_VERSION ||
+        strcmp(welcome->transport, kvf_transport_name(session->source->options.transport)) != 0)
+        return fail(KVF_UNSUPPORTED);
+    if (!source_may_serve(session->source, session->call))
+        return fail(KVF_DENIED);
+    if (welcome->connect_nonce.len != KVF_NONCE_BYTES ||
+        welcome->accept_nonce.len != KVF_NONCE_BYTES)
+        return fail(KVF_PROTOCOL);
+    return kvf_ok();
+}
+
+static struct kvf_status welcomed(struct session *session, const Kvferry__Welcome *welcome)
+{
+    struct kvf_source *source = session->source;
+    struct kvf_lane_nonces nonces;
+    char address[ADDRESS_MAX_BYTES];
+    KVF_TRY(check_welcome(session, welcome));
+    if (!address_of_lane(welcome->data_address, kvf_rpc_call_peer(session->call), address))
+        return fail(KVF_PROTOCOL);
+    memcpy(nonces.connect.bytes, welcome->connect_nonce.data, KVF_NONCE_BYTES);
+    memcpy(nonces.accept.bytes, welcome->accept_nonce.data, KVF_NONCE_BYTES);
+    session->boot_epoch = welcome->boot_epoch;
+    set_limits(session, welcome);
+    KVF_TRY(kvf_lane_connect(source->options.transport, address, &nonces,
+                             session->timer.deadline_ns, &lane_events, session, &session->lane));
+    set_state(session, SESSION_JOINING);
+    return kvf_ok();
+}
+
+static void send_hello(struct session *session)
+{
+    struct kvf_source *source = session->source;
+    char *transport = (char *)(uintptr_t)kvf_transport_name(source->options.transport);
+    Kvferry__Hello hello = KVFERRY__HELLO__INIT;
+    Kvferry__SessionUp up = KVFERRY__SESSION_UP__INIT;
+    hello.version = WIRE_PEER_VERSION;
+    hello.tenant = source->tenant;
+    hello.purpose =
+        source->options.speculative ? KVFERRY__PURPOSE__SPECULATIVE : KVFERRY__PURPOSE__DEMAND;
+    hello.node_id = (char *)(uintptr_t)source->options.node_id;
+    hello.boot_epoch = source->options.boot_epoch;
+    hello.instance = source->options.process_instance;
+    hello.n_transports = 1;
+    hello.transports = &transport;
+    up.message_case = KVFERRY__SESSION_UP__MESSAGE_HELLO;
+    up.hello = &hello;
+    session_send(session, &up);
+}
+
+static void call_message(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes);
+
+static const struct kvf_rpc_events call_events = {.message = call_message, .closed = call_closed};
+
+struct kvf_status session_start(struct kvf_source *source)
+{
+    struct session *session = calloc(1, sizeof(*session));
+    if (session == NULL)
+        return fail(KVF_NO_MEMORY);
+    session->source = source;
+    session->number = ++source->session_count;
+    session->timer.fire = timed_out;
+    kvf_list_init(&session->reads);
+    /* A channel of its own: nothing of the last session's connection, not even its back-off, is
+     * left. */
+    struct kvf_status status = kvf_rpc_channel_open(source->options.rpc, source->address,
+                                                    source->options.tls, &session->channel, NULL);
+    if (!kvf_is_ok(status))
+        goto free_session;
+    status = kvf_rpc_call_start(session->channel, SESSION_METHOD, 0, &call_events, session,
+                                &session->call);
+    if (!kvf_is_ok(status))
+        goto close_channel;
+    source->session = session;
+    kvf_timer_start(source->options.loop, &session->timer,
+                    kvf_clock_now_ns() + SOURCE_HANDSHAKE_NS);
+    send_hello(session);
+    return kvf_ok();
+
+close_channel:
+    kvf_rpc_channel_close(session->channel);
+free_session:
+    free(session);
+    return fail(KVF_UNAVAILABLE);
+}
+
+/* ---- messages ---- */
+
+static bool is_remembered(struct session *session, uint64_t id)
+{
+    for (unsigned i = 0; i < SESSION_REMEMBERED_IDS; i++) {
+        if (session->unanswered[i] != id)
+            continue;
+        session->unanswered[i] = 0;
+        return true;
+    }
+    return false;
+}
+
+/* The open Read with this id. NULL with *legal: it is over, the message crossed with our Release.
+ */
+static struct pull_read *find(struct session *session, uint64_t id, bool *legal)
+{
+    *legal = id >= 1 && id <= session->last_id;
+    kvf_list_for_each (node, &session->reads) {
+        struct pull_read *read = kvf_container(node, struct pull_read, node);
+        if (read->lane.id == id)
+            return read;
+    }
+    return NULL;
+}
+
+static bool answer(struct session *session, const Kvferry__SessionDown *down)
+{
+    bool legal;
+    session->answered = true;
+    source_answered(session->source);
+    if (down->message_case == KVFERRY__SESSION_DOWN__MESSAGE_REFUSED) {
+        struct pull_read *read = find(session, down->refused->id, &legal);
+        return read != NULL ? read_refused(read, down->refused) : legal;
+    }
+    struct pull_read *read = find(session, down->grants->id, &legal);
+    if (read != NULL)
+        return read_granted(read, down->grants);
+    if (legal && is_remembered(session, down->grants->id))
+        session->source->options.stats->reads++;
+    return legal;
+}
+
+static bool open_message(struct session *session, const Kvferry__SessionDown *down)
+{
+    bool legal = true;
+    struct pull_read *read = NULL;
+    switch (down->message_case) {
+    case KVFERRY__SESSION_DOWN__MESSAGE_GRANTS:
+    case KVFERRY__SESSION_DOWN__MESSAGE_REFUSED:
+        return answer(session, down);
+    case KVFERRY__SESSION_DOWN__MESSAGE_TOKENS:
+        read = find(session, down->tokens->id, &legal);
+        return read != NULL ? read_tokens(read, down->tokens) : legal;
+    case KVFERRY__SESSION_DOWN__MESSAGE_FAULT:
+        read = find(session, down->fault->id, &legal);
+        return read != NULL ? read_fault(read, down->fault) : legal;
+    case KVFERRY__SESSION_DOWN__MESSAGE_COMMITTED:
+        read = find(session, down->committed->id, &legal);
+        return read != NULL ? read_committed(read, down->committed) : legal;
+    case KVFERRY__SESSION_DOWN__MESSAGE_DRAIN_NOTICE:
+        source_drains(session->source);
+        return true;
+    case KVFERRY__SESSION_DOWN__MESSAGE_WELCOME:
+    case KVFERRY__SESSION_DOWN__MESSAGE__NOT_SET:
+    case _KVFERRY__SESSION_DOWN__MESSAGE__CASE_IS_INT_SIZE:
+        return false;
+    }
+    return false;
+}
+
+static struct kvf_status take_message(struct session *session, const Kvferry__SessionDown *down)
+{
+    if (down == NULL)
+        return fail(KVF_PROTOCOL);
+    if (session->state == SESSION_CALLING) {
+        if (down->message_case == KVFERRY__SESSION_DOWN__MESSAGE_WELCOME)
+            return welcomed(session, down->welcome);
+        if (down->message_case == KVFERRY__SESSION_DOWN__MESSAGE_DRAIN_NOTICE)
+            return fail(KVF_DRAINING);
+        return fail(KVF_PROTOCOL);
+    }
+    return open_message(session, down) ? kvf_ok() : fail(KVF_PROTOCOL);
+}
+
+static void call_message(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes)
+{
+    struct session *session = user;
+    struct kvf_source *source = session->source;
+    (void)call;
+    if (session->state >= SESSION_LEAVING)
+        return;
+    reads_rested(source);
+    struct kvf_status status = take_message(session, wire_unpack_down(&source->wire, bytes));
+    if (!kvf_is_ok(status))
+        session_end(session, status);
+    source_settle(source);
+}
