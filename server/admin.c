@@ -13,6 +13,7 @@ struct admin_call {
     bool finished;
     bool syncing;
     struct kvf_sync sync;
+    const ProtobufCMessageDescriptor *request;
     void (*take)(struct admin_call *call, struct kvf_bytes bytes);
 };
 
@@ -121,7 +122,14 @@ static void sync_done(struct kvf_sync *sync)
 
 static void take_sync(struct admin_call *call, struct kvf_bytes bytes)
 {
-    (void)bytes;
+    Kvferry__SyncRequest *request = kvferry__sync_request__unpack(NULL, bytes.length, bytes.data);
+    if (request == NULL) {
+        finish_bad(call);
+        return;
+    }
+    if (request->durable)
+        put_keep_all(call->admin->actions.puts);
+    kvferry__sync_request__free_unpacked(request, NULL);
     call->syncing = true;
     call->sync.done = sync_done;
     kvf_sync_start(call->admin->actions.puts, &call->sync);
@@ -146,12 +154,26 @@ static void take_health(struct admin_call *call, struct kvf_bytes bytes)
 
 /* ---- calls ---- */
 
+/* Also for the methods that need nothing from their request: what is no request moves nothing. */
+static bool is_readable(const struct admin_call *call, struct kvf_bytes bytes)
+{
+    ProtobufCMessage *request =
+        protobuf_c_message_unpack(call->request, NULL, bytes.length, bytes.data);
+    if (request != NULL)
+        protobuf_c_message_free_unpacked(request, NULL);
+    return request != NULL;
+}
+
 static void call_message(struct kvf_rpc_call *rpc_call, void *user, struct kvf_bytes bytes)
 {
     struct admin_call *call = user;
     (void)rpc_call;
-    if (!call->finished && !call->syncing)
+    if (call->finished || call->syncing)
+        return;
+    if (is_readable(call, bytes))
         call->take(call, bytes);
+    else
+        finish_bad(call);
 }
 
 static void call_half_closed(struct kvf_rpc_call *rpc_call, void *user)
@@ -178,6 +200,7 @@ static const struct kvf_rpc_events call_events = {
     .message = call_message, .half_closed = call_half_closed, .closed = call_closed};
 
 static void begin(struct kvf_rpc_call *rpc_call, void *context,
+                  const ProtobufCMessageDescriptor *request,
                   void (*take)(struct admin_call *, struct kvf_bytes))
 {
     struct admin_call *call = calloc(1, sizeof(*call));
@@ -187,38 +210,39 @@ static void begin(struct kvf_rpc_call *rpc_call, void *context,
     }
     call->admin = context;
     call->call = rpc_call;
+    call->request = request;
     call->take = take;
     kvf_rpc_call_accept(rpc_call, &call_events, call);
 }
 
 static void stat_called(struct kvf_rpc_call *call, void *context)
 {
-    begin(call, context, take_stat);
+    begin(call, context, &kvferry__stat_request__descriptor, take_stat);
 }
 
 static void set_read_batch_called(struct kvf_rpc_call *call, void *context)
 {
-    begin(call, context, take_set_read_batch);
+    begin(call, context, &kvferry__set_read_batch_request__descriptor, take_set_read_batch);
 }
 
 static void evict_called(struct kvf_rpc_call *call, void *context)
 {
-    begin(call, context, take_evict);
+    begin(call, context, &kvferry__evict_request__descriptor, take_evict);
 }
 
 static void sync_called(struct kvf_rpc_call *call, void *context)
 {
-    begin(call, context, take_sync);
+    begin(call, context, &kvferry__sync_request__descriptor, take_sync);
 }
 
 static void drain_called(struct kvf_rpc_call *call, void *context)
 {
-    begin(call, context, take_drain);
+    begin(call, context, &kvferry__drain_request__descriptor, take_drain);
 }
 
 static void health_called(struct kvf_rpc_call *call, void *context)
 {
-    begin(call, context, take_health);
+    begin(call, context, &grpc__health__v1__health_check_request__descriptor, take_health);
 }
 
 void kvf_admin_methods(struct kvf_admin *admin, struct kvf_rpc_method methods[KVF_ADMIN_METHODS])

@@ -65,21 +65,65 @@ static void restore_peaks(struct kvf_admission *a, struct kvf_request *request, 
     a->peak_instance_bytes = peaks.largest;
 }
 
+/* What an admit in vain gives back is only what it had found: trying again for that would never
+ * end. */
+static bool run_admit(struct kvf_admission *admission, struct kvf_request *request)
+{
+    bool wanted = admission->retry_wanted;
+    admission->retry_wanted = false;
+    admission->admitting++;
+    bool admitted = request->admit(request); /* and is perhaps gone */
+    admission->admitting--;
+    admission->retry_wanted = wanted || (admitted && admission->retry_wanted);
+    if (admission->admitting == 0 && admission->retry_wanted) {
+        admission->retry_wanted = false;
+        kvf_admission_retry(admission);
+    }
+    return admitted;
+}
+
 static bool try_admit(struct kvf_admission *admission, struct kvf_request *request)
 {
     if (!fits(admission, request))
         return false;
     struct peaks before = note_peaks(admission, request);
+    struct kvf_list *behind = request->node.next;
     kvf_list_remove(&request->node);
     charge(admission, request);
     request->state = KVF_REQUEST_ADMITTED;
-    if (request->admit(request))
+    if (run_admit(admission, request))
         return true;
     request->state = KVF_REQUEST_QUEUED;
     discharge(admission, request, request->bytes);
     restore_peaks(admission, request, before);
-    kvf_list_push_front(&admission->queues[request->class], &request->node);
+    kvf_list_insert_before(&request->node, behind);
     return false;
+}
+
+static bool waits_for_its_own(const struct kvf_request *request)
+{
+    return request->instance != NULL && !kvf_budget_fits(request->instance, request->bytes);
+}
+
+/* Somebody of the same instance waits before it. */
+static bool stands_behind_its_own(const struct kvf_list *queue, const struct kvf_request *request)
+{
+    for (const struct kvf_list *node = queue->next; node != &request->node; node = node->next)
+        if (kvf_container(node, struct kvf_request, node)->instance == request->instance)
+            return true;
+    return false;
+}
+
+/* Whose turn it is: the first that waits for more than its own instance. NULL: nobody's. */
+static struct kvf_request *whose_turn(const struct kvf_list *queue)
+{
+    kvf_list_for_each (node, queue) {
+        struct kvf_request *request = kvf_container(node, struct kvf_request, node);
+        if (!waits_for_its_own(request) &&
+            (request->instance == NULL || !stands_behind_its_own(queue, request)))
+            return request;
+    }
+    return NULL;
 }
 
 static void retry(struct kvf_post *post)
@@ -87,10 +131,10 @@ static void retry(struct kvf_post *post)
     struct kvf_admission *admission = kvf_container(post, struct kvf_admission, retry);
     admission->retry_posted = false;
     for (int class = 0; class < KVF_CLASS_COUNT; class ++) {
-        struct kvf_list *queue = &admission->queues[class];
-        while (!kvf_list_is_empty(queue) &&
-               try_admit(admission, kvf_container(queue->next, struct kvf_request, node)))
-            ;
+        struct kvf_request *next;
+        do {
+            next = whose_turn(&admission->queues[class]);
+        } while (next != NULL && try_admit(admission, next));
     }
 }
 
@@ -105,6 +149,10 @@ void kvf_admission_retry(struct kvf_admission *admission)
 {
     if (admission->retry_posted)
         return;
+    if (admission->admitting > 0) {
+        admission->retry_wanted = true;
+        return;
+    }
     bool waiting = false;
     for (int class = 0; class < KVF_CLASS_COUNT; class ++)
         waiting = waiting || !kvf_list_is_empty(&admission->queues[class]);
@@ -117,14 +165,20 @@ void kvf_admission_retry(struct kvf_admission *admission)
 void kvf_admission_submit(struct kvf_admission *admission, struct kvf_request *request)
 {
     struct kvf_list *queue = &admission->queues[request->class];
-    bool first = kvf_list_is_empty(queue);
     request->since_ns = kvf_clock_now_ns();
     request->state = KVF_REQUEST_QUEUED;
     kvf_list_push_back(queue, &request->node);
-    if (first && try_admit(admission, request))
-        return;
-    if (is_query(request))
+    bool query = is_query(request);
+    if (whose_turn(queue) == request && try_admit(admission, request))
+        return; /* it may be gone */
+    if (query)
         admission->waited++;
+}
+
+void kvf_admission_take(struct kvf_admission *admission, struct kvf_request *request)
+{
+    charge(admission, request);
+    request->state = KVF_REQUEST_ADMITTED;
 }
 
 void kvf_admission_withdraw(struct kvf_admission *admission, struct kvf_request *request)

@@ -4,7 +4,8 @@
  * instance's, for queries the query budget, and then the memory itself, which its `admit` takes in
  * the same step. While it cannot have them it waits in its class's queue, first in, first out;
  * nothing is held while it waits, and nothing waits for memory afterwards. Classes wait apart: a
- * Read never stands behind a Get or a put.
+ * Read never stands behind a Get or a put. A request that its own instance's limit holds back lets
+ * other instances pass, but not its own.
  *
  * A charge counts whole pages and belongs to whoever holds the bytes until kvf_admission_return.
  * Owner thread: the Manager's. */
@@ -34,6 +35,8 @@ struct kvf_admission {
     struct kvf_list queues[KVF_CLASS_COUNT];
     struct kvf_post retry;
     bool retry_posted;
+    unsigned admitting; /* admits that run, one inside another */
+    bool retry_wanted;  /* by them: memory or budget became free meanwhile */
 };
 
 enum kvf_request_state {
@@ -48,8 +51,8 @@ struct kvf_request {
     uint64_t bytes;              /* whole pages */
     struct kvf_budget *instance; /* NULL: none. Its limit is the owner's */
     /* The charges are taken: now take the memory, all of it, and start. False: there is not enough
-     * contiguous memory now; nothing was taken, the request goes on waiting. May run inside
-     * kvf_admission_submit. */
+     * contiguous memory now; nothing was taken and nobody was called, the request goes on waiting.
+     * May run inside kvf_admission_submit. */
     bool (*admit)(struct kvf_request *request);
 
     enum kvf_request_state state;
@@ -63,8 +66,10 @@ void kvf_admission_init(struct kvf_admission *admission);
 /* True when it could be admitted if nobody else held anything. */
 bool kvf_admission_can_ever_fit(const struct kvf_admission *admission,
                                 const struct kvf_request *request);
-/* Ask. When nobody waits and it fits, admit runs at once. */
+/* Ask. When nobody waits before it and it fits, admit runs at once. */
 void kvf_admission_submit(struct kvf_admission *admission, struct kvf_request *request);
+/* Charge without asking: for bytes that are in memory already. May exceed the limits. */
+void kvf_admission_take(struct kvf_admission *admission, struct kvf_request *request);
 /* Stop waiting. Fine in every state. */
 void kvf_admission_withdraw(struct kvf_admission *admission, struct kvf_request *request);
 /* Give back a part, or all, of what an admitted request was charged. */

@@ -111,6 +111,61 @@ static void submit__no_memory_now__takes_nothing_and_is_tried_again(void **state
     kvf_admission_return(&admission, &asker.request, 5 * MIB);
 }
 
+/* Finds no memory, and gives back what it had pinned. */
+static bool admit_in_vain(struct kvf_request *request)
+{
+    kvf_container(request, struct asker, request)->tried++;
+    kvf_admission_retry(&admission);
+    return false;
+}
+
+static void retry__try_in_vain_frees_what_it_had_taken__is_not_repeated_for_that(void **state)
+{
+    (void)state;
+    struct asker vain = asks(KVF_CLASS_PULL, MIB), waits = asks(KVF_CLASS_PULL, MIB);
+    vain.request.admit = admit_in_vain;
+    kvf_admission_submit(&admission, &vain.request);
+    kvf_admission_submit(&admission, &waits.request);
+    kvf_admission_retry(&admission);
+    for (int i = 0; i < 5; i++)
+        kvf_loop_run_once(admission.loop, 0);
+    assert_int_equal(vain.tried, 2);
+    assert_int_equal(waits.tried, 0);
+    kvf_admission_withdraw(&admission, &vain.request);
+    kvf_loop_run_once(admission.loop, 100);
+    assert_int_equal(waits.admitted, 1);
+    kvf_admission_return(&admission, &waits.request, MIB);
+}
+
+static void submit__instance_at_its_own_limit__lets_others_pass_but_not_its_own(void **state)
+{
+    (void)state;
+    struct kvf_budget other = {.limit_bytes = 4 * MIB};
+    instance.limit_bytes = 6 * MIB;
+    struct asker holds = asks(KVF_CLASS_PULL, 5 * MIB), large = asks(KVF_CLASS_PULL, 4 * MIB),
+                 small = asks(KVF_CLASS_PULL, MIB), passes = asks(KVF_CLASS_PULL, 4 * MIB),
+                 behind = asks(KVF_CLASS_PULL, MIB);
+    passes.request.instance = behind.request.instance = &other;
+    kvf_admission_submit(&admission, &holds.request);
+    kvf_admission_submit(&admission, &large.request);
+    kvf_admission_submit(&admission, &small.request); /* fits, but is of the same instance */
+    kvf_admission_submit(&admission, &passes.request);
+    kvf_admission_submit(&admission, &behind.request);
+    assert_int_equal(large.admitted + small.admitted + behind.admitted, 0);
+    assert_int_equal(passes.admitted, 1);
+    kvf_admission_return(&admission, &passes.request, 4 * MIB);
+    kvf_loop_run_once(admission.loop, 100);
+    assert_int_equal(behind.admitted, 1);
+    assert_int_equal(large.admitted + small.admitted, 0);
+    kvf_admission_return(&admission, &holds.request, 5 * MIB);
+    kvf_loop_run_once(admission.loop, 100);
+    assert_int_equal(large.admitted + small.admitted, 2);
+    kvf_admission_return(&admission, &large.request, 4 * MIB);
+    kvf_admission_return(&admission, &small.request, MIB);
+    kvf_admission_return(&admission, &behind.request, MIB);
+    assert_int_equal(admission.query.used_bytes + other.used_bytes + instance.used_bytes, 0);
+}
+
 static void can_ever_fit__each_bound__is_looked_at(void **state)
 {
     (void)state;
@@ -135,6 +190,11 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(submit__no_memory_now__takes_nothing_and_is_tried_again,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            retry__try_in_vain_frees_what_it_had_taken__is_not_repeated_for_that, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(
+            submit__instance_at_its_own_limit__lets_others_pass_but_not_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(can_ever_fit__each_bound__is_looked_at, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("server/admission", tests, NULL, NULL);

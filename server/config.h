@@ -17,7 +17,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-
 #define KVF_CONFIG_DEFAULT_HTTP "127.0.0.1:9471"
 
 struct kvf_config_list {

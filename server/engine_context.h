@@ -26,12 +26,17 @@ struct packet {
     uint8_t bytes[];
 };
 
+/* Blocks that the open requests of one context may name together: what a request costs beside the pool
+ * is bounded by it. */
+#define ENGINE_MAX_OPEN_BLOCKS (256u << 10)
+
 /* One Get or look-up of a context, until its last block is released. */
 struct engine_get {
     struct kvf_list node;
     struct context *context;
     uint64_t id;     /* of the request */
     struct get *get; /* NULL once dropped */
+    uint32_t blocks;
 };
 
 /* One PutBegin that waits. */
@@ -60,6 +65,7 @@ struct context {
     struct kvf_list begins;
     struct kvf_list puts; /* OPEN or QUARANTINED, in order of id */
     uint64_t next_put;
+    uint64_t open_blocks; /* of its Gets and waiting PutBegins */
     bool working;
 };
 
@@ -85,6 +91,8 @@ void engine_leave(struct context *context);
 void engine_protocol_error(struct context *context, const char *text);
 void engine_free_if_over(struct context *context);
 void engine_abort_puts(struct context *context);
+/* False: so many blocks more are too many for now, and the engine has been told. */
+bool engine_may_open(struct context *context, uint64_t id, size_t blocks);
 /* Gets and waiting PutBegins: no answers any more. */
 void engine_drop_all(struct context *context);
 

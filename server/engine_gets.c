@@ -45,6 +45,7 @@ static void get_freed(void *user)
 {
     struct engine_get *mine = user;
     struct context *context = mine->context;
+    context->open_blocks -= mine->blocks;
     kvf_list_remove(&mine->node);
     free(mine);
     engine_free_if_over(context);
@@ -53,6 +54,8 @@ static void get_freed(void *user)
 static struct get *make_get(struct context *context, uint64_t id, size_t count, const char *ns,
                             const char *source, uint64_t deadline_us)
 {
+    if (!engine_may_open(context, id, count))
+        return NULL;
     struct engine_get *mine = calloc(1, sizeof(*mine));
     struct get *get = get_create(context->engines->options.gets, (uint32_t)count);
     if (mine == NULL || get == NULL) {
@@ -64,7 +67,9 @@ static struct get *make_get(struct context *context, uint64_t id, size_t count, 
         }
         return NULL;
     }
-    *mine = (struct engine_get){.context = context, .id = id, .get = get};
+    *mine =
+        (struct engine_get){.context = context, .id = id, .get = get, .blocks = (uint32_t)count};
+    context->open_blocks += count;
     kvf_list_push_back(&context->gets, &mine->node);
     strcpy(get->ns, ns);
     strcpy(get->hint, source);
@@ -136,8 +141,10 @@ static struct engine_get *find_get(struct context *context, uint64_t id)
 void engine_take_release(struct context *context, uint64_t id,
                          const Kvferry__EngineRelease *request)
 {
-    struct engine_get *mine = find_get(context, request->get);
     engine_send_code(context, id, KVF_OK, "");
+    if (context->state == CONTEXT_LEAVING)
+        return; /* its Gets are dropped already */
+    struct engine_get *mine = find_get(context, request->get);
     if (mine == NULL || !mine->get->answered_done)
         return;
     if (request->n_blocks == 0) {
@@ -153,8 +160,10 @@ void engine_take_release(struct context *context, uint64_t id,
 
 void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__EngineCancel *request)
 {
-    struct engine_get *get = find_get(context, request->id);
     engine_send_code(context, id, KVF_OK, "");
+    if (context->state == CONTEXT_LEAVING)
+        return; /* its Gets are dropped already */
+    struct engine_get *get = find_get(context, request->id);
     if (get != NULL && !get->get->answered_done) {
         get_cancel(get->get);
         return;
@@ -164,6 +173,7 @@ void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__Eng
         if (mine->id != request->id)
             continue;
         kvf_list_remove(&mine->node);
+        context->open_blocks -= mine->begin->item_count;
         put_begin_drop(mine->begin);
         engine_send_code(context, mine->id, KVF_CANCELLED, "");
         free(mine);

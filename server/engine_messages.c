@@ -33,6 +33,14 @@ bool engine_keys_are_valid(const char *ns, size_t count, const ProtobufCBinaryDa
     return true;
 }
 
+bool engine_may_open(struct context *context, uint64_t id, size_t blocks)
+{
+    if (context->open_blocks + blocks <= ENGINE_MAX_OPEN_BLOCKS)
+        return true;
+    engine_send_code(context, id, KVF_BUSY, "too many blocks are asked for and not released");
+    return false;
+}
+
 static void take_forget(struct context *context, uint64_t id, const Kvferry__EngineForget *request)
 {
     Kvferry__EngineReply reply = KVFERRY__ENGINE_REPLY__INIT;
@@ -77,6 +85,8 @@ static bool send_arenas(struct context *context, uint64_t id, uint32_t first, ui
     uint64_t most = options->per_instance_limit_bytes;
     if (classes[KVF_CLASS_PULL].limit_bytes < most)
         most = classes[KVF_CLASS_PULL].limit_bytes;
+    if (options->gets->admission->query.limit_bytes < most)
+        most = options->gets->admission->query.limit_bytes;
     registered.instance = context->instance;
     registered.n_arena_bytes = count;
     registered.arena_bytes = bytes;
@@ -134,6 +144,10 @@ static void take_unregister(struct context *context, uint64_t id)
 void engine_take(struct context *context, const Kvferry__EngineRequest *request)
 {
     bool is_register = request->message_case == KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER;
+    if (request->id == 0) { /* that is a notice's; an OK with it would be an empty packet */
+        engine_protocol_error(context, "requests are numbered from 1");
+        return;
+    }
     if (is_register != (context->state == CONTEXT_CONNECTED) || context->unregistered) {
         engine_protocol_error(context, "Register comes first, and once");
         return;

@@ -29,6 +29,7 @@ static void put_begun(struct put_begin *begin)
     reply.code = begin->status.code;
     reply.body_case = KVFERRY__ENGINE_REPLY__BODY_PUT_BEGUN;
     reply.put_begun = &begun;
+    context->open_blocks -= begin->item_count;
     kvf_list_remove(&mine->node);
     free(mine);
     engine_send_reply(context, &reply);
@@ -45,6 +46,8 @@ void engine_take_put_begin(struct context *context, uint64_t id,
         engine_send_code(context, id, KVF_DRAINING, "the daemon is draining");
         return;
     }
+    if (!engine_may_open(context, id, request->n_blocks))
+        return;
     struct engine_begin *mine = calloc(1, sizeof(*mine));
     struct put_begin *begin =
         put_begin_create(context->engines->options.puts, (uint32_t)request->n_blocks);
@@ -57,6 +60,7 @@ void engine_take_put_begin(struct context *context, uint64_t id,
     }
     *mine = (struct engine_begin){.context = context, .id = id, .begin = begin};
     kvf_list_push_back(&context->begins, &mine->node);
+    context->open_blocks += begin->item_count;
     strcpy(begin->ns, request->namespace_);
     begin->deadline_ns = engine_deadline(context, request->deadline_us);
     begin->answered = put_begun;
@@ -91,7 +95,11 @@ void engine_take_put_commit(struct context *context, uint64_t id,
         return;
     }
     for (size_t i = 0; i < request->n_commits; i++) {
-        struct put *put = find_put(context, request->commits[i]->put);
+        /* A commit is news for Gets, and an answer that does not go out ends this context: its places
+         * are quarantined then. */
+        struct put *put = context->state == CONTEXT_REGISTERED
+                              ? find_put(context, request->commits[i]->put)
+                              : NULL;
         pointers[i] = &blocks[i];
         kvferry__engine_committed__init(&blocks[i]);
         blocks[i].code = put != NULL ? KVF_OK : KVF_NOT_FOUND;

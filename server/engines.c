@@ -132,6 +132,7 @@ void engine_abort_puts(struct context *context)
 
 static void process_is_gone(struct context *context)
 {
+    close_watch(context->engines, &context->process); /* it stays readable for ever */
     engine_abort_puts(context);
     engine_free_if_over(context);
 }
@@ -168,6 +169,7 @@ void engine_drop_all(struct context *context)
     kvf_list_for_each_safe (node, &context->begins) {
         struct engine_begin *mine = kvf_container(node, struct engine_begin, node);
         kvf_list_remove(&mine->node);
+        context->open_blocks -= mine->begin->item_count;
         put_begin_drop(mine->begin);
         free(mine);
     }
@@ -295,21 +297,26 @@ static void listener_ready(struct kvf_watch *watch, uint32_t events)
     }
 }
 
+struct kvf_status kvf_engines_look(const char *path, struct kvf_why *why)
+{
+    int probe;
+    if (!kvf_is_ok(kvf_wire_connect(path, &probe)))
+        return kvf_ok();
+    (void)close(probe);
+    return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_UNAVAILABLE, 0),
+                       "another kvferryd serves %s: stop it or choose another --run-dir", path);
+}
+
 static struct kvf_status listen_at(const char *path, int *give, struct kvf_why *why)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct kvf_status status = kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0);
-    int probe;
     if (strlen(path) >= sizeof(address.sun_path))
         return kvf_why_set(why, status,
                            "%s is longer than a unix socket's path can be (%zu): choose "
                            "a shorter --run-dir",
                            path, sizeof(address.sun_path) - 1);
-    if (kvf_is_ok(kvf_wire_connect(path, &probe))) {
-        (void)close(probe);
-        return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_UNAVAILABLE, 0),
-                           "another kvferryd serves %s: stop it or choose another --run-dir", path);
-    }
+    KVF_TRY(kvf_engines_look(path, why));
     (void)unlink(path);
     strcpy(address.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -326,6 +333,29 @@ static struct kvf_status listen_at(const char *path, int *give, struct kvf_why *
 }
 
 /* ---- life ---- */
+
+/* The end of one context can be news for another one, which then ends as well: none goes while all
+ * are being told. */
+static void tell_all(struct kvf_engines *engines, void (*tell)(struct context *context))
+{
+    kvf_list_for_each (node, &engines->contexts)
+        kvf_container(node, struct context, node)->working = true;
+    kvf_list_for_each (node, &engines->contexts)
+        tell(kvf_container(node, struct context, node));
+    kvf_list_for_each_safe (node, &engines->contexts) {
+        struct context *context = kvf_container(node, struct context, node);
+        context->working = false;
+        engine_free_if_over(context);
+    }
+}
+
+static void drain_context(struct context *context)
+{
+    if (context->state == CONTEXT_REGISTERED)
+        send_drain_notice(context);
+    else if (context->state == CONTEXT_CONNECTED)
+        engine_leave(context);
+}
 
 struct kvf_status kvf_engines_create(const struct kvf_engines_options *options,
                                      struct kvf_engines **give, struct kvf_why *why)
@@ -353,6 +383,7 @@ void kvf_engines_destroy(struct kvf_engines *engines)
 {
     if (engines == NULL)
         return;
+    tell_all(engines, drain_context); /* who has connected and said nothing */
     kvf_assert(engines->count == 0);
     kvf_timer_stop(engines->options.loop, &engines->accept_again);
     close_watch(engines, &engines->listener);
@@ -363,29 +394,27 @@ void kvf_engines_destroy(struct kvf_engines *engines)
 void kvf_engines_drain(struct kvf_engines *engines)
 {
     engines->draining = true;
-    kvf_list_for_each_safe (node, &engines->contexts) {
-        struct context *context = kvf_container(node, struct context, node);
-        if (context->state == CONTEXT_REGISTERED)
-            send_drain_notice(context);
-        else if (context->state == CONTEXT_CONNECTED)
-            engine_leave(context);
-    }
+    tell_all(engines, drain_context);
+}
+
+static void force_context(struct context *context)
+{
+    if (context->state == CONTEXT_REGISTERED)
+        kvf_log_warning("engines", "engine %llu (\"%s\", pid %d) did not unregister in time",
+                        (unsigned long long)context->instance, context->name, (int)context->pid);
+    context->unregistered = true;
+    engine_leave(context);
 }
 
 void kvf_engines_force(struct kvf_engines *engines)
 {
-    kvf_list_for_each_safe (node, &engines->contexts) {
-        struct context *context = kvf_container(node, struct context, node);
-        if (context->state != CONTEXT_LEAVING)
-            kvf_log_warning("engines", "engine %llu (\"%s\", pid %d) did not unregister in time",
-                            (unsigned long long)context->instance, context->name,
-                            (int)context->pid);
-        context->unregistered = true;
-        engine_leave(context);
-    }
+    tell_all(engines, force_context);
 }
 
 uint64_t kvf_engines_count(const struct kvf_engines *engines)
 {
-    return engines->count;
+    uint64_t count = 0;
+    kvf_list_for_each (node, &engines->contexts)
+        count += kvf_container(node, struct context, node)->state != CONTEXT_CONNECTED;
+    return count;
 }

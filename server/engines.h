@@ -32,17 +32,20 @@ struct kvf_engines_options {
     void *context;
 };
 
+/* OK: nobody serves this socket, whether it exists or not. UNAVAILABLE: another daemon does. */
+KVF_MUST_USE struct kvf_status kvf_engines_look(const char *path, struct kvf_why *why);
 /* Listen. Replaces a socket file that nobody serves. UNAVAILABLE: another daemon serves it. */
 KVF_MUST_USE struct kvf_status kvf_engines_create(const struct kvf_engines_options *options,
                                                   struct kvf_engines **give, struct kvf_why *why);
-/* No context may be left. Removes the socket file. NULL is fine. */
+/* No context may be left but those that have not registered. Removes the socket file. NULL is fine.
+ */
 void kvf_engines_destroy(struct kvf_engines *engines);
 
 /* New contexts hear DRAINING, those that are here a DrainNotice. */
 void kvf_engines_drain(struct kvf_engines *engines);
 /* End every connection; names in the log who was left. */
 void kvf_engines_force(struct kvf_engines *engines);
-/* Contexts that exist, those that are LEAVING included. */
+/* Contexts that have registered, those that are LEAVING included. */
 uint64_t kvf_engines_count(const struct kvf_engines *engines);
 
 #endif

@@ -64,6 +64,8 @@ static void settled(struct kvf_entry_watch *watch)
 static void plan_item(struct get *get, struct get_item *item)
 {
     struct kvf_entry *entry = kvf_index_find(get->gets->index, get->ns, &item->key);
+    if (entry != NULL && entry->state == KVF_ENTRY_PULLING && get->lookup_only)
+        entry = NULL; /* it is not here yet, and may never be */
     if (entry != NULL && entry->state == KVF_ENTRY_PENDING && !get->lookup_only) {
         item->state = GET_PENDING;
         item->watch.settled = settled;
@@ -117,7 +119,7 @@ static void plan(struct get *get)
 /* ---- asking sources how long a block is ---- */
 
 static void take_answer(struct get *get, struct get_item *item,
-                        const struct kvf_lookup_block *block, bool *pending)
+                        const struct kvf_lookup_block *block)
 {
     if (item->state != GET_ASKING)
         return; /* the deadline was faster */
@@ -129,7 +131,7 @@ static void take_answer(struct get *get, struct get_item *item,
         item->origin = KVF_ORIGIN_REMOTE;
         item->state = GET_PLANNED;
     } else if (block->status.code == KVF_PENDING && !get->lookup_only) {
-        *pending = true;
+        item->pending = true;
     } else {
         item->code = block->status.code == KVF_OK ? KVF_NOT_FOUND : block->status.code;
         item->source++;
@@ -140,37 +142,46 @@ static void take_answer(struct get *get, struct get_item *item,
 static void ask_again(struct kvf_timer *timer)
 {
     struct get *get = kvf_container(timer, struct get, lookup_timer);
+    for (uint32_t i = 0; i < get->item_count; i++)
+        get->items[i].pending = false;
     get->waits--;
     step(get);
+}
+
+static void pause_asking(struct get *get)
+{
+    uint64_t wait = ASK_AGAIN_FIRST_NS << (get->lookup_tries < 4 ? get->lookup_tries : 4);
+    get->lookup_tries++;
+    get->lookup_timer.fire = ask_again;
+    get->waits++;
+    kvf_timer_start(get->gets->loop, &get->lookup_timer,
+                    kvf_clock_now_ns() + (wait < ASK_AGAIN_MOST_NS ? wait : ASK_AGAIN_MOST_NS));
 }
 
 static void lookup_ended(struct kvf_lookup *lookup)
 {
     struct get *get = kvf_container(lookup, struct get, lookup);
-    bool pending = false;
     get->lookup_open = false;
     for (uint32_t b = 0; b < lookup->block_count; b++)
-        take_answer(get, &get->items[get->lookup_items[b]], &lookup->blocks[b], &pending);
+        take_answer(get, &get->items[get->lookup_items[b]], &lookup->blocks[b]);
     free(lookup->blocks);
     free(get->lookup_items);
     get->lookup_items = NULL;
-    if (pending && !get->answered_done) {
-        uint64_t wait = ASK_AGAIN_FIRST_NS << (get->lookup_tries < 4 ? get->lookup_tries : 4);
-        get->lookup_tries++;
-        get->lookup_timer.fire = ask_again;
-        kvf_timer_start(get->gets->loop, &get->lookup_timer,
-                        kvf_clock_now_ns() + (wait < ASK_AGAIN_MOST_NS ? wait : ASK_AGAIN_MOST_NS));
-    } else if (!get->answered_done) {
+    if (!get->answered_done)
         get->waits--;
-    }
     step(get);
+}
+
+static bool is_to_ask(const struct get_item *item, uint32_t source)
+{
+    return item->state == GET_ASKING && !item->pending && item->source == source;
 }
 
 static void ask_failed(struct get *get, uint32_t source, enum kvf_code code)
 {
     for (uint32_t i = 0; i < get->item_count; i++) {
         struct get_item *item = &get->items[i];
-        if (item->state != GET_ASKING || item->source != source)
+        if (!is_to_ask(item, source))
             continue;
         item->code = code;
         item->source++;
@@ -179,15 +190,22 @@ static void ask_failed(struct get *get, uint32_t source, enum kvf_code code)
 }
 
 /* One look-up at a time: the first source that somebody still wants to ask, for all who want to ask
- * it. */
+ * it. When all have been told PENDING they are asked again after a pause. */
 static void ask(struct get *get)
 {
     uint32_t source = UINT32_MAX, count = 0;
-    for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == GET_ASKING && get->items[i].source < source)
-            source = get->items[i].source;
-    if (source == UINT32_MAX)
+    bool pending = false;
+    for (uint32_t i = 0; i < get->item_count; i++) {
+        const struct get_item *item = &get->items[i];
+        pending = pending || (item->state == GET_ASKING && item->pending);
+        if (item->state == GET_ASKING && !item->pending && item->source < source)
+            source = item->source;
+    }
+    if (source == UINT32_MAX) {
+        if (pending && get->waits == 0)
+            pause_asking(get);
         return;
+    }
 
     struct kvf_lookup *lookup = &get->lookup;
     *lookup = (struct kvf_lookup){
@@ -208,7 +226,7 @@ static void ask(struct get *get)
         return;
     }
     for (uint32_t i = 0; i < get->item_count; i++) {
-        if (get->items[i].state != GET_ASKING || get->items[i].source != source)
+        if (!is_to_ask(&get->items[i], source))
             continue;
         get->lookup_items[count] = i;
         lookup->blocks[count++].key = get->items[i].key;
@@ -328,7 +346,13 @@ static void not_started(struct get *get, struct get_item *item)
 {
     bool pulled = item->entry->state == KVF_ENTRY_PULLING;
     untake_entry(get, item);
-    miss(item, pulled ? KVF_UNAVAILABLE : KVF_NO_MEMORY);
+    if (!pulled) {
+        miss(item, KVF_NO_MEMORY);
+        return;
+    }
+    item->code = KVF_UNAVAILABLE;
+    item->source++;
+    item->state = GET_NEW;
 }
 
 /* Every taken item waits for its load, or has its bytes already. */
@@ -358,11 +382,24 @@ static void join_loads(struct get *get)
     }
 }
 
+static void miss_planned(struct get *get, enum kvf_code code)
+{
+    for (uint32_t i = 0; i < get->item_count; i++) {
+        if (get->items[i].state == GET_PLANNED)
+            miss(&get->items[i], code);
+        settle_charge(get, &get->items[i]);
+    }
+}
+
 /* Take all that is planned, or (when waiting is still possible) nothing. */
 static bool start_planned(struct get *get, bool may_wait)
 {
     struct kvf_entry **entries = calloc(get->item_count, sizeof(struct kvf_entry *));
     bool room = entries != NULL;
+    if (!room && !may_wait) {
+        miss_planned(get, KVF_NO_MEMORY);
+        return true;
+    }
     for (uint32_t i = 0; i < get->item_count && room; i++)
         if (get->items[i].state == GET_PLANNED)
             pin_what_is_here(get, &get->items[i]);
@@ -405,14 +442,19 @@ static void count_admission(struct get *get)
 static bool admit(struct kvf_request *request)
 {
     struct get *get = kvf_container(request, struct get, request);
-    for (uint32_t i = 0; i < get->item_count; i++)
-        if (get->items[i].state == GET_PLANNED)
-            get->items[i].charge = kvf_round_up_page(get->items[i].length);
+    uint64_t charged = 0;
+    for (uint32_t i = 0; i < get->item_count; i++) {
+        struct get_item *item = &get->items[i];
+        item->charge = item->state == GET_PLANNED ? kvf_round_up_page(item->length) : 0;
+        charged += item->charge;
+    }
     if (!start_planned(get, true)) {
         for (uint32_t i = 0; i < get->item_count; i++)
             get->items[i].charge = 0;
         return false;
     }
+    /* What an earlier try has found to be a miss needs its part no longer. */
+    kvf_admission_return(get->gets->admission, request, request->bytes - charged);
     count_admission(get);
     if (!get->working)
         step(get);
@@ -441,18 +483,16 @@ static void waiter_gone(struct kvf_load_waiter *waiter)
 {
     struct get_item *item = kvf_container(waiter, struct get_item, waiter);
     struct get *get = item->get;
-    bool late = item->state == GET_MISSED;
     item->loading = false;
     if (item->state != GET_HELD) {
         kvf_entry_unpin(get->gets->index, item->entry);
         item->entry = NULL;
     }
-    if (item->state == GET_LOADING && item->code != KVF_DEADLINE && item->code != KVF_CANCELLED)
-        item->state = GET_NEW;
-    else if (item->state == GET_LOADING)
-        item->state = GET_MISSED;
+    /* Another one's deadline, or session, is no reason not to try again. */
+    if (item->state == GET_LOADING)
+        item->state = kvf_clock_now_ns() < get->deadline_ns ? GET_NEW : GET_MISSED;
     settle_charge(get, item);
-    if (late || --get->waits == 0)
+    if (get->answered_done || --get->waits == 0)
         step(get);
 }
 
@@ -473,6 +513,17 @@ static void count_answer(struct get *get)
     }
 }
 
+/* What a Get shows to be worth a place on SSD. */
+static void keep(struct get *get)
+{
+    struct gets *gets = get->gets;
+    for (uint32_t i = 0; i < get->item_count && gets->puts != NULL; i++) {
+        struct get_item *item = &get->items[i];
+        if (item->state == GET_HELD && (item->entry->pulled ? gets->keep_pulled : gets->keep_hits))
+            put_keep(gets->puts, item->entry, false);
+    }
+}
+
 static void answer(struct get *get)
 {
     get->answered_done = true;
@@ -485,6 +536,7 @@ static void answer(struct get *get)
             item->code = KVF_OK;
     }
     count_answer(get);
+    keep(get);
     if (!get->dropped)
         get->answered(get);
 }
@@ -621,6 +673,8 @@ static void release(struct get *get, struct get_item *item)
     if (item->state != GET_HELD)
         return;
     item->state = GET_RELEASED;
+    if (item->loading)
+        return; /* dropped between its load's end and what comes of it: waiter_gone unpins */
     kvf_entry_unpin(get->gets->index, item->entry);
     item->entry = NULL;
     settle_charge(get, item);

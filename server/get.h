@@ -16,6 +16,7 @@
 #include "server/admission.h"
 #include "server/index.h"
 #include "server/load.h"
+#include "server/put.h"
 #include "server/sources.h"
 #include "server/stats.h"
 
@@ -34,7 +35,10 @@ struct gets {
     size_t peer_count;
     uint64_t read_batch_bytes;
     unsigned read_batches_in_flight;
-    uint64_t open; /* Gets that exist */
+    struct puts *puts; /* NULL, or who writes what a Get shows to be worth it: */
+    bool keep_hits;    /* blocks that were put here, at their first hit */
+    bool keep_pulled;  /* blocks that were pulled */
+    uint64_t open;     /* Gets that exist */
 };
 
 enum get_item_state {
@@ -64,6 +68,7 @@ struct get_item {
     uint64_t charge; /* bytes of the reservation that it holds */
     bool starts;     /* it gave the entry its extent and starts its load */
     bool loading;    /* its load is not gone yet */
+    bool pending;    /* ASKING: the source said PENDING; to be asked again after a pause */
     struct kvf_entry_watch watch;
     struct kvf_load_waiter waiter;
 };
@@ -71,7 +76,7 @@ struct get_item {
 struct get {
     /* Set by the caller between create and start. */
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
-    char hint[280];                     /* source to ask first and only; empty: the peers */
+    char hint[280];                     /* source to ask before the peers; empty: none */
     uint64_t instance;                  /* on whose behalf */
     struct kvf_budget *instance_budget; /* must outlive the Get: its owner drops the Get first, and
                                            counts it out */

@@ -294,6 +294,14 @@ void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *by
         (*blocks)++;
 }
 
+void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct kvf_entry *entry),
+                    void *context)
+{
+    struct kvf_table_node *node = NULL;
+    while ((node = kvf_table_next(&index->blocks, node)) != NULL)
+        each(context, kvf_container(node, struct kvf_entry, node));
+}
+
 /* ---- segments ---- */
 
 static struct segment *segment_of(struct kvf_index *index, uint32_t drive, uint32_t segment)

@@ -116,6 +116,10 @@ void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent);
 /* Evict all that is cached in DRAM. */
 void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes);
 
+/* Call `each` for every linked entry, in no order; it must not change the index but for pins and what they imply. */
+void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct kvf_entry *entry),
+                    void *context);
+
 /* ---- SSD ---- */
 
 /* A record that recovery found; the newest generation of a key wins. */

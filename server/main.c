@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "server/manager.h"
+#include "server/verify.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -109,10 +110,7 @@ int main(int argc, char **argv)
         kvf_config_log(&config);
         break;
     case KVF_CONFIG_VERIFY:
-        (void)fprintf(stderr,
-                      "kvferryd: --verify: this version cannot check records offline: start "
-                      "the daemon, every record is checked when it is read\n");
-        code = EXIT_FAILED;
+        code = kvf_verify_run(&config.ssd_paths, stdout, stderr);
         break;
     case KVF_CONFIG_HELP:
         kvf_config_print_help(stdout);

@@ -56,6 +56,7 @@ struct kvf_manager {
     struct kvf_view *view;
     struct kvf_rpc_tls tls;
     char engine_path[256], admin_path[256];
+    bool made_run_dir;
 
     struct kvf_counters counters;
     struct kvf_pull_stats pull_stats;
@@ -357,7 +358,8 @@ static struct kvf_status prepare_run_dir(struct kvf_manager *manager, struct kvf
     if (engine < 0 || (size_t)engine >= sizeof(manager->engine_path))
         return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0),
                            "--run-dir %s is too long for a unix socket: choose a shorter one", dir);
-    bool made = mkdir(dir, 0755) == 0;
+    KVF_TRY(kvf_engines_look(manager->engine_path, why)); /* before anything is created */
+    bool made = manager->made_run_dir = mkdir(dir, 0755) == 0;
     if ((!made && errno != EEXIST) || (made && chmod(dir, 0755) != 0) || stat(dir, &info) != 0 ||
         !S_ISDIR(info.st_mode) || access(dir, W_OK) != 0)
         return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_IO, errno),
@@ -487,6 +489,17 @@ static struct kvf_status start_sources(struct kvf_manager *manager)
     return kvf_sources_create(&options, &manager->sources);
 }
 
+/* Consumers pack their Reads up to this: it must be what can be admitted. */
+static uint64_t largest_grant(const struct kvf_config *config)
+{
+    const uint64_t limits[] = {config->query_limit_per_identity_bytes, config->serve_reserve_bytes,
+                               config->query_limit_bytes};
+    uint64_t most = config->max_grant_bytes;
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
+        most = limits[i] < most ? limits[i] : most;
+    return most;
+}
+
 static void set_up_queries(struct kvf_manager *manager)
 {
     const struct kvf_config *config = manager->config;
@@ -501,6 +514,9 @@ static void set_up_queries(struct kvf_manager *manager)
         .peer_count = config->peers.count,
         .read_batch_bytes = config->read_batch_bytes,
         .read_batches_in_flight = (unsigned)config->read_batches_in_flight,
+        .puts = &manager->puts,
+        .keep_hits = config->ssd_write_policy == KVF_CONFIG_WRITE_REUSE,
+        .keep_pulled = config->cache_pulled == KVF_CONFIG_CACHE_PULLED_SSD,
     };
     manager->puts = (struct puts){
         .loop = manager->loop,
@@ -508,6 +524,7 @@ static void set_up_queries(struct kvf_manager *manager)
         .admission = &manager->admission,
         .store = manager->store,
         .counters = &manager->counters,
+        .write_at_reuse = config->ssd_write_policy == KVF_CONFIG_WRITE_REUSE,
     };
     puts_init(&manager->puts);
     manager->leases = (struct kvf_leases){
@@ -516,9 +533,7 @@ static void set_up_queries(struct kvf_manager *manager)
         .loads = manager->loads,
         .admission = &manager->admission,
         .counters = &manager->counters,
-        .max_grant_bytes = config->max_grant_bytes < config->query_limit_per_identity_bytes
-                               ? config->max_grant_bytes
-                               : config->query_limit_per_identity_bytes,
+        .max_grant_bytes = largest_grant(config),
         .max_lease_ns = config->max_lease_s * KVF_NS_PER_S,
     };
 }
@@ -608,6 +623,10 @@ static void stop_now(void *context)
 static void stop_servers(struct kvf_manager *manager)
 {
     struct kvf_rpc_server *servers[] = {manager->peer_server, manager->admin_server};
+    if (manager->engines != NULL)
+        kvf_engines_drain(manager->engines);
+    if (manager->peers != NULL)
+        kvf_peers_drain(manager->peers);
     for (size_t i = 0; i < 2; i++) {
         bool stopped = servers[i] == NULL;
         if (!stopped)
@@ -672,8 +691,11 @@ struct kvf_status kvf_manager_create(struct kvf_config *config, struct kvf_loop 
     if (kvf_is_ok(status))
         status = start_view(manager, why);
     if (!kvf_is_ok(status)) {
+        bool made_run_dir = manager->made_run_dir;
         stop_servers(manager);
         release_all(manager);
+        if (made_run_dir)
+            (void)rmdir(config->run_dir);
         return status;
     }
     manager->state = MANAGER_READY;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #define OPEN_TIMEOUT_NS KVF_NS_PER_S /* from the call to the open lane */
+#define MAX_QUEUED_BYTES (8u << 20)  /* messages to a consumer that does not read */
 
 enum session_state {
     SESSION_HELLO = 0,
@@ -55,6 +56,8 @@ struct kvf_peers {
 
 /* ---- sending ---- */
 
+static void unread_timeout(struct kvf_timer *timer);
+
 static void send_down(struct session *session, const Kvferry__SessionDown *down)
 {
     struct kvf_peers *peers = session->peers;
@@ -64,6 +67,12 @@ static void send_down(struct session *session, const Kvferry__SessionDown *down)
     kvf_assert(length <= KVF_RPC_MAX_MESSAGE_BYTES);
     (void)kvferry__session_down__pack(down, peers->buffer);
     kvf_rpc_call_send(session->call, (struct kvf_bytes){peers->buffer, length});
+    /* Not at once: a lease may be calling. */
+    if (session->state != SESSION_CLOSING &&
+        kvf_rpc_call_queued_bytes(session->call) > MAX_QUEUED_BYTES) {
+        session->timer.fire = unread_timeout;
+        kvf_timer_start(peers->options.loop, &session->timer, kvf_clock_now_ns());
+    }
 }
 
 static void send_refused(struct session *session, uint64_t id, enum kvf_code code,
@@ -130,11 +139,14 @@ static void free_if_over(struct session *session)
     free(session);
 }
 
-/* End call and lane together, and every lease. */
+/* End call and lane together, and every lease. The session may be gone on return, unless `working`.
+ */
 static void end(struct session *session, enum kvf_code code, const char *text)
 {
-    if (session->state == SESSION_CLOSING)
+    if (session->state == SESSION_CLOSING) {
+        free_if_over(session);
         return;
+    }
     session->state = SESSION_CLOSING;
     kvf_timer_stop(session->peers->options.loop, &session->timer);
     bool working = session->working;
@@ -161,10 +173,21 @@ static void open_timeout(struct kvf_timer *timer)
         "call and lane were not open within a second");
 }
 
-static void end_if_drained(struct session *session)
+static void unread_timeout(struct kvf_timer *timer)
 {
-    if (session->peers->draining && session->lease_count == 0)
+    struct session *session = kvf_container(timer, struct session, timer);
+    kvf_log_warning("peers", "session of \"%s\" ended: it does not read what we send",
+                    session->identity->name);
+    end(session, KVF_BUSY, "the consumer does not read what this node sends");
+}
+
+/* After something of it has ended. It may be gone on return, unless `working`. */
+static void settle(struct session *session)
+{
+    if (session->peers->draining && session->lease_count == 0 && !session->working)
         end(session, KVF_DRAINING, "this node is draining");
+    else
+        free_if_over(session);
 }
 
 static void lane_opened(struct kvf_lane *lane, void *user)
@@ -183,7 +206,6 @@ static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status sta
     (void)lane;
     session->lane = NULL;
     end(session, kvf_is_ok(status) ? KVF_CANCELLED : (enum kvf_code)status.code, "the lane ended");
-    free_if_over(session);
 }
 
 static const struct kvf_lane_events lane_events = {.opened = lane_opened, .closed = lane_closed};
@@ -278,10 +300,7 @@ static void lease_freed(void *user)
 {
     struct session *session = user;
     session->lease_count--;
-    if (session->working)
-        return;
-    end_if_drained(session);
-    free_if_over(session);
+    settle(session);
 }
 
 static struct kvf_lease *find_lease(struct session *session, uint64_t id)
@@ -292,6 +311,14 @@ static struct kvf_lease *find_lease(struct session *session, uint64_t id)
             return lease;
     }
     return NULL;
+}
+
+static uint32_t open_reads(const struct session *session)
+{
+    uint32_t count = 0;
+    kvf_list_for_each (node, &session->leases)
+        count += kvf_container(node, struct kvf_lease, node)->state != KVF_LEASE_RELEASED;
+    return count;
 }
 
 static bool namespace_is_tenants(const char *ns, const char *tenant)
@@ -354,7 +381,7 @@ static void take_read(struct session *session, const Kvferry__Read *read)
     enum kvf_code code = KVF_OK;
     if (session->peers->draining)
         code = KVF_DRAINING;
-    else if (session->lease_count >= KVF_MAX_OPEN_READS)
+    else if (session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS)
         code = KVF_BUSY;
     else if ((lease = kvf_lease_create(session->peers->options.leases, (uint32_t)read->n_blocks)) ==
              NULL)
@@ -528,7 +555,7 @@ static void session_message(struct kvf_rpc_call *call, void *user, struct kvf_by
     session->working = false;
     if (up != NULL)
         kvferry__session_up__free_unpacked(up, NULL);
-    free_if_over(session);
+    settle(session);
 }
 
 static void session_half_closed(struct kvf_rpc_call *call, void *user)
@@ -545,7 +572,6 @@ static void session_closed(struct kvf_rpc_call *call, void *user, struct kvf_sta
     (void)text;
     session->call = NULL;
     end(session, (enum kvf_code)status.code, "");
-    free_if_over(session);
 }
 
 static const struct kvf_rpc_events session_events = {
@@ -690,7 +716,7 @@ void kvf_peers_drain(struct kvf_peers *peers)
             kvf_lease_release(lease);
         }
         session->working = false;
-        end_if_drained(session);
+        settle(session);
     }
 }
 

@@ -8,7 +8,7 @@
  *   CLOSING   nothing new; call and lane are being closed, leases end as their I/O does
  *   (freed)   when call, lane and the last lease are gone
  *
- * Bytes from a peer end its session at worst. Owner thread: the Manager's. */
+ * Bytes from a peer, and a peer that does not read, end its session at worst. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_PEERS_H
 #define KVFERRY_SERVER_PEERS_H
 
@@ -20,6 +20,7 @@ struct kvf_peers;
 
 #define KVF_PROTOCOL_VERSION 1u
 #define KVF_MAX_OPEN_READS 16u
+#define KVF_MAX_LEASES 64u /* of a session: open Reads, and released ones whose I/O has not ended */
 #define KVF_MAX_SESSIONS_PER_IDENTITY 64u
 #define KVF_MAX_LOOKUP_KEYS 8192u
 

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+static void reused(struct puts *puts, struct kvf_entry *entry);
+
 static struct kvf_status put_fail(enum kvf_code code)
 {
     return kvf_fail(KVF_MODULE_SERVER, code, 0);
@@ -108,6 +110,8 @@ static bool admit(struct kvf_request *request)
     for (uint32_t i = 0; i < begin->item_count; i++) {
         struct put_item *item = &begin->items[i];
         item->code = present(begin, item);
+        if (item->code == KVF_EXISTS)
+            reused(begin->puts, kvf_index_find(begin->puts->index, begin->ns, &item->key));
         if (item->code != KVF_OK)
             continue;
         uint64_t bytes = kvf_round_up_page(item->length);
@@ -155,6 +159,10 @@ void put_begin_start(struct put_begin *begin)
         fail_all(begin, KVF_TOO_LARGE);
         return;
     }
+    if (request->bytes == 0) { /* nothing needs a place: nothing to wait for */
+        (void)admit(request);
+        return;
+    }
     begin->timer.fire = deadline;
     kvf_timer_start(begin->puts->loop, &begin->timer, begin->deadline_ns);
     kvf_admission_submit(begin->puts->admission, request);
@@ -200,11 +208,11 @@ struct kvf_generation put_finish(struct put *put, uint32_t crc32c)
     puts->counters->puts.blocks++;
     kvf_entry_ready(puts->index, put->entry, crc32c);
     struct kvf_generation generation = put->entry->generation;
-    if (puts->store != NULL) {
+    if (puts->store != NULL && !puts->write_at_reuse) {
         start_write(put);
         return generation;
     }
-    puts->counters->dropped[KVF_DROP_NO_SSD]++;
+    puts->counters->dropped[KVF_DROP_NO_SSD] += puts->store == NULL;
     return_charge(put);
     kvf_entry_unpin(puts->index, put->entry);
     free(put);
@@ -237,8 +245,10 @@ static void write_ended(struct kvf_append *append, struct kvf_status status,
         kvf_entry_stored(puts->index, put->entry, location);
     } else {
         puts->counters->dropped[KVF_DROP_WRITE_ERROR]++;
-        kvf_list_for_each (node, &puts->syncs)
-            kvf_container(node, struct kvf_sync, node)->failed++;
+        kvf_list_for_each (node, &puts->syncs) {
+            struct kvf_sync *sync = kvf_container(node, struct kvf_sync, node);
+            sync->failed += put->sequence <= sync->last_sequence;
+        }
     }
     kvf_list_remove(&put->node);
     return_charge(put);
@@ -264,6 +274,49 @@ static void start_write(struct put *put)
     put->append.extent = entry->extent;
     put->append.ended = write_ended;
     kvf_store_append(put->puts->store, &put->append);
+}
+
+static bool is_worth_keeping(const struct puts *puts, const struct kvf_entry *entry)
+{
+    return puts->store != NULL && entry->linked && entry->state == KVF_ENTRY_READY &&
+           entry->resident && !entry->on_ssd && !entry->dirty;
+}
+
+void put_keep(struct puts *puts, struct kvf_entry *entry, bool now)
+{
+    if (!is_worth_keeping(puts, entry))
+        return;
+    if (!now && !kvf_budget_fits(&puts->admission->classes[KVF_CLASS_DIRTY], entry->extent.bytes))
+        return;
+    struct put *put = calloc(1, sizeof(*put));
+    if (put == NULL)
+        return;
+    put->puts = puts;
+    put->entry = entry;
+    put->charge = (struct kvf_request){.class = KVF_CLASS_DIRTY, .bytes = entry->extent.bytes};
+    kvf_list_init(&put->node);
+    kvf_entry_pin(puts->index, entry);
+    kvf_admission_take(puts->admission, &put->charge);
+    start_write(put);
+}
+
+/* The second put, or a hit, of a block that waits for one. */
+static void reused(struct puts *puts, struct kvf_entry *entry)
+{
+    if (puts->write_at_reuse)
+        put_keep(puts, entry, false);
+}
+
+static void keep_each(void *context, struct kvf_entry *entry)
+{
+    if (!entry->pulled)
+        put_keep(context, entry, true);
+}
+
+void put_keep_all(struct puts *puts)
+{
+    if (puts->write_at_reuse)
+        kvf_index_each(puts->index, keep_each, puts);
 }
 
 /* ---- sync ---- */

@@ -25,6 +25,8 @@ struct puts {
     struct kvf_admission *admission;
     struct kvf_store *store; /* NULL: no SSD tier */
     struct kvf_counters *counters;
+    bool
+        write_at_reuse; /* --ssd-write-policy reuse: not at commit, but at the second put or the first hit */
 
     struct kvf_list writing; /* struct put, in order of commit */
     struct kvf_list syncs;
@@ -90,6 +92,12 @@ struct kvf_generation put_finish(struct put *put, uint32_t crc32c);
 void put_abort(struct put *put);
 /* The engine's connection is gone: the key is free at once, the memory only with put_abort. */
 void put_quarantine(struct put *put);
+
+/* Write a READY, resident block to SSD unless it is there or on the way. `now` writes it whatever is dirty; else a full
+ * dirty class lets the chance pass. */
+void put_keep(struct puts *puts, struct kvf_entry *entry, bool now);
+/* Write every block that was put here and is in DRAM only. */
+void put_keep_all(struct puts *puts);
 
 /* Wait until all that is being written now is durable. `done` runs once, perhaps inside the call.
  */

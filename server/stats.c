@@ -199,8 +199,8 @@ char *kvf_stats_json(const struct kvf_stats *stats)
     add_number(&json, root, "read_batch_mib", stats->read_batch_mib);
     add_traffic(&json, root, &stats->counters);
     add_memory(&json, root, stats);
-    cJSON *ssd = cJSON_AddArrayToObject(root, "ssd");
-    json.ok = ssd != NULL && json.ok;
+    cJSON *ssd = stats->drive_count > 0 ? cJSON_AddArrayToObject(root, "ssd") : NULL;
+    json.ok = (ssd != NULL || stats->drive_count == 0) && json.ok;
     for (size_t at = 0; ssd != NULL && at < stats->drive_count; at++)
         add_drive(&json, ssd, &stats->drives[at]);
     add_drain(&json, root, stats);

@@ -68,7 +68,7 @@ static struct question *ask(struct kvf_view *view, bool about_metrics)
     question->post.run = answer;
     question->view = view;
     question->about_metrics = about_metrics;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ANSWER_TIMEOUT_S;
     pthread_mutex_lock(&view->mutex);
     view->open++;
@@ -116,7 +116,11 @@ struct kvf_status kvf_view_start(const char *address, const struct kvf_view_sour
     view->http_source =
         (struct kvf_http_source){.context = view, .ready = ask_ready, .metrics = ask_metrics};
     (void)pthread_mutex_init(&view->mutex, NULL);
-    (void)pthread_cond_init(&view->answered, NULL);
+    pthread_condattr_t attributes;
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&view->answered, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
     struct kvf_status status = kvf_http_start(address, &view->http_source, &view->http, why);
     if (!kvf_is_ok(status)) {
         kvf_view_stop(view);

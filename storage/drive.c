@@ -16,11 +16,10 @@
 
 #define MARKER_NAME "kvferry.store"
 #define MARKER_TEMP_NAME "kvferry.store.new"
-#define SEGMENT_NAME_BYTES 32
 
-static void segment_name(uint32_t number, char name[SEGMENT_NAME_BYTES])
+void kvf_segment_name(uint32_t number, char name[KVF_SEGMENT_NAME_BYTES])
 {
-    (void)snprintf(name, SEGMENT_NAME_BYTES, "segment-%05u", number);
+    (void)snprintf(name, KVF_SEGMENT_NAME_BYTES, "segment-%05u", number);
 }
 
 static struct kvf_status fail(enum kvf_code code, int error)
@@ -105,10 +104,8 @@ static struct kvf_status look(struct kvf_drive *drive, struct kvf_marker *marker
     return status;
 }
 
-struct kvf_status kvf_drive_lock(struct kvf_drive *drive, const char *path,
-                                 struct kvf_marker *marker, struct kvf_why *why)
+static struct kvf_status lock(struct kvf_drive *drive, const char *path, struct kvf_why *why)
 {
-    *marker = (struct kvf_marker){0};
     drive->directory_fd = -1;
     drive->path = strdup(path);
     if (drive->path == NULL)
@@ -123,11 +120,50 @@ struct kvf_status kvf_drive_lock(struct kvf_drive *drive, const char *path,
                            errno == EWOULDBLOCK ? "%s: in use by another daemon (or named twice)"
                                                 : "%s: the filesystem cannot lock it",
                            path);
+    return kvf_ok();
+}
+
+struct kvf_status kvf_drive_lock(struct kvf_drive *drive, const char *path,
+                                 struct kvf_marker *marker, struct kvf_why *why)
+{
+    *marker = (struct kvf_marker){0};
+    KVF_TRY(lock(drive, path, why));
     if (faccessat(drive->directory_fd, ".", R_OK | W_OK | X_OK, AT_EACCESS) != 0)
         return kvf_why_set(why, fail(KVF_IO, errno),
                            "%s: %s: it must be writable for the daemon's user", path,
                            strerror(errno));
     return look(drive, marker, why);
+}
+
+struct kvf_status kvf_drive_lock_to_read(struct kvf_drive *drive, const char *path,
+                                         struct kvf_marker *marker, struct kvf_why *why)
+{
+    *marker = (struct kvf_marker){0};
+    KVF_TRY(lock(drive, path, why));
+    KVF_TRY(look(drive, marker, why));
+    if (drive->created)
+        return kvf_why_set(why, fail(KVF_INVALID, 0),
+                           "%s: holds no kvferry store: name the directory that a daemon used",
+                           path);
+    drive->uuid = marker->uuid;
+    drive->segment_bytes = marker->segment_bytes;
+    drive->segment_count = (uint32_t)marker->segment_count;
+    return kvf_ok();
+}
+
+/* Looking leaves no trace: without the owner's rights the access time may move. */
+int kvf_drive_open_to_read(const struct kvf_drive *drive, uint32_t number)
+{
+    static const int extra[] = {O_DIRECT | O_NOATIME, O_DIRECT, 0};
+    char name[KVF_SEGMENT_NAME_BYTES];
+    int fd = -1;
+    kvf_segment_name(number, name);
+    for (size_t i = 0; i < sizeof(extra) / sizeof(extra[0]) && fd < 0; i++) {
+        fd = openat(drive->directory_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | extra[i]);
+        if (fd < 0 && errno != EINVAL && errno != EPERM)
+            break;
+    }
+    return fd >= 0 ? fd : -errno;
 }
 
 struct kvf_status kvf_drive_check(const struct kvf_drive *drive, const struct kvf_marker *marker,
@@ -245,8 +281,8 @@ static int open_segment_file(struct kvf_drive *drive, const char *name)
 static struct kvf_status open_segment(struct kvf_drive *drive, struct kvf_segment *segment,
                                       struct kvf_why *why)
 {
-    char name[SEGMENT_NAME_BYTES];
-    segment_name(segment->number, name);
+    char name[KVF_SEGMENT_NAME_BYTES];
+    kvf_segment_name(segment->number, name);
     segment->fd = open_segment_file(drive, name);
     if (segment->fd < 0)
         return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: %s%s", drive->path, name,

@@ -12,6 +12,16 @@
 KVF_MUST_USE struct kvf_status kvf_drive_lock(struct kvf_drive *drive, const char *path,
                                               struct kvf_marker *marker, struct kvf_why *why);
 
+/* The same for somebody who changes nothing: it need not be writable. An empty directory is INVALID. */
+KVF_MUST_USE struct kvf_status kvf_drive_lock_to_read(struct kvf_drive *drive, const char *path,
+                                                      struct kvf_marker *marker,
+                                                      struct kvf_why *why);
+/* A descriptor for a segment's file, or -errno. */
+int kvf_drive_open_to_read(const struct kvf_drive *drive, uint32_t number);
+
+#define KVF_SEGMENT_NAME_BYTES 32
+void kvf_segment_name(uint32_t number, char name[KVF_SEGMENT_NAME_BYTES]);
+
 /* INVALID when the store there has other segments, or more of them, than is asked for. */
 KVF_MUST_USE struct kvf_status kvf_drive_check(const struct kvf_drive *drive,
                                                const struct kvf_marker *marker,

@@ -101,6 +101,34 @@ void fixture_close(struct fixture *f)
     f->store = NULL;
 }
 
+static void copy_footer(const struct fixture *f, uint32_t segment, uint8_t *page, bool back)
+{
+    char name[32], path[128];
+    (void)snprintf(name, sizeof(name), "segment-%05u", segment);
+    fixture_file_path(f, name, path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    off_t offset = (off_t)(f->options.segment_bytes - KVF_PAGE);
+    assert_true(fd >= 0);
+    if (back)
+        assert_int_equal(pwrite(fd, page, KVF_PAGE, offset), KVF_PAGE);
+    else
+        assert_int_equal(pread(fd, page, KVF_PAGE, offset), KVF_PAGE);
+    assert_int_equal(close(fd), 0);
+}
+
+void fixture_crash(struct fixture *f)
+{
+    uint32_t count = (uint32_t)(f->options.capacity_bytes / f->options.segment_bytes);
+    uint8_t *pages = malloc(count * KVF_PAGE);
+    assert_non_null(pages);
+    for (uint32_t i = 0; i < count; i++)
+        copy_footer(f, i, pages + i * KVF_PAGE, false);
+    fixture_close(f);
+    for (uint32_t i = 0; i < count; i++)
+        copy_footer(f, i, pages + i * KVF_PAGE, true);
+    free(pages);
+}
+
 void fixture_reopen(struct fixture *f)
 {
     fixture_close(f);

@@ -52,6 +52,7 @@ void fixture_fini(struct fixture *f); /* closes, removes the directory */
 struct kvf_status fixture_try_open(struct fixture *f);
 void fixture_open(struct fixture *f); /* and recovers */
 void fixture_close(struct fixture *f);
+void fixture_crash(struct fixture *f); /* closes; on disk the open segments are not sealed */
 void fixture_reopen(struct fixture *f);
 
 /* For kvf_store_recover: collects in f->found. */

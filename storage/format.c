@@ -174,6 +174,14 @@ bool kvf_footer_decode(const uint8_t page[KVF_PAGE], const struct kvf_place *pla
     return true;
 }
 
+bool kvf_footer_sequence(const uint8_t page[KVF_PAGE], uint64_t *sequence)
+{
+    if (!page_is_whole(page, FOOTER_MAGIC))
+        return false;
+    *sequence = get64(page + 32);
+    return true;
+}
+
 uint64_t kvf_index_max_bytes(uint64_t segment_bytes)
 {
     return kvf_round_up_page(segment_bytes / 16);
@@ -293,4 +301,25 @@ bool kvf_group_check(const uint8_t *pages, const struct kvf_group *group)
 {
     return get32(pages + PREFIX_CRC_AT) ==
            prefixed_crc(pages, KVF_GROUP_PREFIX_BYTES + group->header_bytes);
+}
+
+/* ---- the index ---- */
+
+bool kvf_index_check(const uint8_t *index, const struct kvf_place *place,
+                     const struct kvf_footer *footer)
+{
+    struct kvf_record_head head;
+    uint64_t at = 0, free_from = 2 * KVF_PAGE;
+    if (kvf_crc32c(0, index, footer->index_bytes) != footer->index_crc32c)
+        return false;
+    for (uint32_t i = 0; i < footer->record_count; i++) {
+        size_t bytes = kvf_record_header_decode(index + at, footer->index_bytes - at, place, &head);
+        if (bytes == 0 || head.offset < free_from)
+            return false;
+        free_from = head.offset + kvf_round_up_page(head.record.length);
+        if (free_from > footer->index_offset)
+            return false;
+        at += bytes;
+    }
+    return at == footer->index_bytes;
 }

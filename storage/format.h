@@ -112,6 +112,13 @@ void kvf_footer_encode(const struct kvf_place *place, const struct kvf_footer *f
 bool kvf_footer_decode(const uint8_t page[KVF_PAGE], const struct kvf_place *place,
                        struct kvf_footer *footer);
 
+/* Which filling a whole footer page is of; false: it is no whole footer page. */
+bool kvf_footer_sequence(const uint8_t page[KVF_PAGE], uint64_t *sequence);
+/* Every header of the index decodes, in order and without overlap, and their checksum is the footer's: what an encoder
+ * wrote and nothing else. `index` holds footer->index_bytes. */
+bool kvf_index_check(const uint8_t *index, const struct kvf_place *place,
+                     const struct kvf_footer *footer);
+
 /* The most bytes of packed headers one segment may collect; the segment is full beyond. */
 uint64_t kvf_index_max_bytes(uint64_t segment_bytes);
 

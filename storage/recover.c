@@ -79,23 +79,6 @@ static void tell(struct scan *scan, const struct kvf_record_head *head)
 
 /* ---- sealed ---- */
 
-/* Every header decodes, in order and without overlap: what an encoder wrote and nothing else. */
-static bool index_is_sound(const struct scan *scan, const struct kvf_footer *footer)
-{
-    struct kvf_record_head head;
-    uint64_t at = 0, free_from = 2 * KVF_PAGE;
-    for (uint32_t i = 0; i < footer->record_count; i++) {
-        size_t bytes = kvf_record_header_decode(scan->index + at, footer->index_bytes - at,
-                                                &scan->place, &head);
-        uint64_t end = head.offset + kvf_round_up_page(head.record.length);
-        if (bytes == 0 || head.offset < free_from || end > footer->index_offset)
-            return false;
-        free_from = end;
-        at += bytes;
-    }
-    return at == footer->index_bytes;
-}
-
 /* False: not sealed, or not soundly; nothing was told. */
 static bool tell_sealed(struct scan *scan)
 {
@@ -103,8 +86,7 @@ static bool tell_sealed(struct scan *scan)
     if (!read_all(scan, scan->chunk, KVF_PAGE, scan->place.segment_bytes - KVF_PAGE) ||
         !kvf_footer_decode(scan->chunk, &scan->place, &footer) ||
         !read_all(scan, scan->index, kvf_round_up_page(footer.index_bytes), footer.index_offset) ||
-        kvf_crc32c(0, scan->index, footer.index_bytes) != footer.index_crc32c ||
-        !index_is_sound(scan, &footer))
+        !kvf_index_check(scan->index, &scan->place, &footer))
         return false;
     struct kvf_record_head head;
     for (uint64_t at = 0; at < footer.index_bytes;) {

@@ -143,27 +143,51 @@ static void flip_segment(const struct fixture *f, uint32_t segment, uint64_t off
     fixture_flip(f, name, offset);
 }
 
-static void start(struct fixture *f, void **state, struct fixture_block *blocks)
+static void start_open(struct fixture *f, void **state, struct fixture_block *blocks)
 {
     fixture_init(f, io_of(state), KVF_MIB);
     f->options.capacity_bytes = 32 * KVF_MIB;
     fixture_open(f);
     fill(f, blocks);
+}
+
+static void start(struct fixture *f, void **state, struct fixture_block *blocks)
+{
+    start_open(f, state, blocks);
     fixture_close(f);
+}
+
+static void start_crashed(struct fixture *f, void **state, struct fixture_block *blocks)
+{
+    start_open(f, state, blocks);
+    fixture_crash(f);
 }
 
 static struct fixture_block blocks[COUNT];
 
-static void recover__closed_store__all_there_and_then_sealed(void **state)
+static void recover__crashed_store__all_there_and_then_sealed(void **state)
 {
     struct fixture f;
-    start(&f, state, blocks);
+    start_crashed(&f, state, blocks);
     for (unsigned i = 0; i < 3; i++) {
         fixture_open(&f);
         assert_int_equal(f.found_count, COUNT);
         expect_all_right(&f);
         fixture_close(&f);
     }
+    fixture_fini(&f);
+}
+
+/* What only a scan would find is gone without one. */
+static void close__segment_is_open__sealed_so_that_no_start_scans_it(void **state)
+{
+    struct fixture f;
+    start(&f, state, blocks);
+    flip_segment(&f, blocks[COUNT - 1].location.segment,
+                 blocks[COUNT - 1].location.offset - KVF_PAGE + 70); /* its group's header */
+    fixture_open(&f);
+    assert_int_equal(f.found_count, COUNT);
+    expect_all_right(&f);
     fixture_fini(&f);
 }
 
@@ -196,7 +220,7 @@ static void recover__index_damaged__found_by_scanning(void **state)
 static void recover__payload_damaged_in_the_open_segment__only_that_one_is_gone(void **state)
 {
     struct fixture f;
-    start(&f, state, blocks);
+    start_crashed(&f, state, blocks);
     flip_segment(&f, blocks[COUNT - 2].location.segment,
                  blocks[COUNT - 2].location.offset + 299999);
     fixture_open(&f);
@@ -209,7 +233,7 @@ static void recover__payload_damaged_in_the_open_segment__only_that_one_is_gone(
 static void recover__group_header_damaged_in_the_open_segment__later_ones_are_found(void **state)
 {
     struct fixture f;
-    start(&f, state, blocks);
+    start_crashed(&f, state, blocks);
     assert_int_equal(blocks[COUNT - 1].location.segment, blocks[COUNT - 2].location.segment);
     flip_segment(&f, blocks[COUNT - 2].location.segment,
                  blocks[COUNT - 2].location.offset - KVF_PAGE + 70);
@@ -248,7 +272,7 @@ static void recover__every_byte_of_a_page_damaged_in_turn__nothing_wrong_is_told
     fixture_open(&f);
     struct fixture_block block;
     assert_int_equal(fixture_put(&f, &block, 5, 5000).code, KVF_OK);
-    fixture_close(&f);
+    fixture_crash(&f);
     for (unsigned at = 0; at < 200; at += 3) {
         uint64_t offset = block.location.offset - KVF_PAGE + at; /* in the group's header */
         flip_segment(&f, block.location.segment, offset);
@@ -440,7 +464,8 @@ static void open__killed_while_it_was_made__is_made_again(void **state)
 
 #define TESTS                                                                                      \
     cmocka_unit_test(store__killed_in_a_stream_of_appends__every_ended_one_is_there),              \
-        cmocka_unit_test(recover__closed_store__all_there_and_then_sealed),                        \
+        cmocka_unit_test(recover__crashed_store__all_there_and_then_sealed),                       \
+        cmocka_unit_test(close__segment_is_open__sealed_so_that_no_start_scans_it),                \
         cmocka_unit_test(recover__footer_damaged__found_by_scanning),                              \
         cmocka_unit_test(recover__index_damaged__found_by_scanning),                               \
         cmocka_unit_test(recover__payload_damaged_in_the_open_segment__only_that_one_is_gone),     \

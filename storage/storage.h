@@ -180,7 +180,46 @@ void kvf_store_stats(const struct kvf_store *store, size_t drive, struct kvf_dri
 /* The segments of a drive: what an owner needs to keep its lists per segment. */
 size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive);
 
-/* Every read and append must have ended. Seals nothing, joins the threads, unlocks. NULL is fine. */
+/* Every read and append must have ended. Seals the open segments, joins the threads, unlocks. NULL is fine. */
 void kvf_store_close(struct kvf_store *store);
+
+/* ---- checking a store that no daemon has open ---- */
+
+struct kvf_verify_result {
+    uint64_t segments;   /* that hold records */
+    uint64_t records;    /* looked at */
+    uint64_t bytes;      /* their payload */
+    uint64_t damaged;    /* records, or structures that records are found by */
+    uint64_t unfinished; /* writes that a crash cut off: nobody was told they are durable */
+    uint64_t unreadable; /* segments that the drive could not read to their end */
+    uint64_t done_bytes; /* of the files */
+    uint64_t total_bytes;
+};
+
+struct kvf_verify_damage {
+    const char *path;                /* of the drive */
+    const char *file;                /* in it */
+    uint64_t offset;                 /* in the file */
+    const char *what;                /* "payload does not match its checksum" */
+    const struct kvf_record *record; /* NULL: it is not about one record */
+};
+
+struct kvf_verify_options {
+    const char *const *paths; /* one directory a drive; borrowed */
+    size_t path_count;
+    /* Called about once a second, and for each damage. May be NULL; what they are given is borrowed for the call. */
+    void (*progress)(void *context, const struct kvf_verify_result *so_far);
+    void (*damaged)(void *context, const struct kvf_verify_damage *damage);
+    void *context;
+};
+
+/* Check every record of every segment against its checksum, and what records are found by. Changes nothing on the
+ * drives; holds their locks meanwhile. Blocking; needs no loop. OK with result->damaged > 0 is a finding, not an error.
+ * Errors: BUSY (a daemon has it), IO (missing, no permission, or unreadable segments: *result holds the rest), INVALID
+ * (no store there), CORRUPT (the marker is damaged), UNSUPPORTED (another format), NO_MEMORY. *why says which and what
+ * to do. */
+KVF_MUST_USE struct kvf_status kvf_store_verify(const struct kvf_verify_options *options,
+                                                struct kvf_verify_result *result,
+                                                struct kvf_why *why);
 
 #endif

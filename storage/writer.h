@@ -2,7 +2,7 @@
  * before is being synced. A group is what was queued when it began, within bounds; it ends as a whole, after one
  * fdatasync. Between groups it seals full segments, marks given-back ones as free and takes free ones.
  *
- * kvf_store_append and kvf_store_free of storage.h live here. */
+ * batch.h builds what is written, lane.h moves a drive on, append.h is the owner's side. */
 #ifndef KVFERRY_STORAGE_WRITER_H
 #define KVFERRY_STORAGE_WRITER_H
 
@@ -10,7 +10,12 @@
 
 KVF_MUST_USE struct kvf_status kvf_writer_start(struct kvf_store *store, struct kvf_why *why);
 
-/* No append may be left; segments that were given back are still marked. NULL is fine. */
+/* No append may be left; segments that were given back are still marked, and open ones sealed. NULL is fine. */
 void kvf_writer_stop(struct kvf_writer *writer);
+
+/* There is something new in a drive's `incoming` or `frees`. Under the lock; true: the caller wakes the writer once it
+ * has left the lock. */
+KVF_MUST_USE bool kvf_writer_has_news(struct kvf_writer *writer);
+void kvf_writer_wake(struct kvf_writer *writer);
 
 #endif

@@ -1,0 +1,604 @@
+#include "server/node_fixture.h"
+
+#define SECONDS 1000u
+
+static struct node node;
+
+static int set_up(void **state)
+{
+    (void)state;
+    node_set_up();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    node_tear_down();
+    return 0;
+}
+
+#define LIST(...)                                                                                  \
+    (const unsigned[])                                                                             \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+/* ---- one node ---- */
+
+static void get__resident__is_held_until_released(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){0});
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_get_start(&node, &ask, LIST(1, 2, 3), 3, 10 * SECONDS);
+    assert_int_equal(ask.answered, 1);
+    assert_int_equal(ask.prefix, 2);
+    assert_int_equal(ask.codes[2], KVF_NOT_FOUND);
+    assert_int_equal(ask.tiers[0], KVF_TIER_DRAM);
+    assert_int_equal(node.admission.query.used_bytes, 2 * NODE_BLOCK_BYTES);
+    get_release(ask.get, 0);
+    get_release(ask.get, 0);
+    get_release(ask.get, 77);
+    assert_int_equal(node.admission.query.used_bytes, NODE_BLOCK_BYTES);
+    node_get_release(&ask);
+    assert_int_equal(ask.freed, 1);
+    node_stop(&node);
+}
+
+static void get__on_ssd__is_loaded_and_checked(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_evict(&node);
+    node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.prefix, 2);
+    assert_int_equal(ask.tiers[1], KVF_TIER_SSD);
+    assert_int_equal(ask.origins[1], KVF_ORIGIN_LOCAL);
+    assert_true(node_find(&node, 1)->verified);
+    node_get_release(&ask);
+    node_stop(&node);
+}
+
+static void get__key_that_stands_twice__is_loaded_once_and_held_twice(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_evict(&node);
+    node_get_start(&node, &ask, LIST(1, 1), 2, 10 * SECONDS);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.prefix, 2);
+    assert_int_equal(node.admission.query.used_bytes, 2 * NODE_BLOCK_BYTES);
+    get_release(ask.get, 0);
+    assert_int_equal(node_find(&node, 1)->pins, 1);
+    node_get_release(&ask);
+    node_stop(&node);
+}
+
+static void get__other_length__is_a_miss(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){0});
+    node_put(&node, 1);
+    node_get_prepare(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    ask.get->items[0].length = 4096;
+    get_start(ask.get);
+    assert_int_equal(ask.codes[0], KVF_NOT_FOUND);
+    assert_int_equal(ask.freed, 1);
+    node_stop(&node);
+}
+
+static void get__more_than_can_ever_fit__is_too_large(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    struct kvf_budget instance = {.limit_bytes = NODE_BLOCK_BYTES};
+    node_start(&node, &(struct node_options){0});
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_get_prepare(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    ask.get->instance_budget = &instance;
+    get_start(ask.get);
+    assert_int_equal(ask.status.code, KVF_TOO_LARGE);
+    assert_int_equal(ask.codes[0], KVF_TOO_LARGE);
+    assert_int_equal(ask.freed, 1);
+    node_stop(&node);
+}
+
+static void get__pending__is_waited_for_without_memory(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){0});
+    struct put *put = node_begin(&node, 1);
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    assert_int_equal(ask.answered, 0);
+    assert_int_equal(node.admission.query.used_bytes, 0);
+    node_commit(put, 1);
+    assert_int_equal(ask.answered, 1);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    node_get_release(&ask);
+    node_stop(&node);
+}
+
+static void get__pending_put_aborted__is_a_miss(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){0});
+    struct put *put = node_begin(&node, 1);
+    node_get_start(&node, &ask, LIST(1, 1), 2, 10 * SECONDS);
+    put_abort(put);
+    assert_int_equal(ask.answered, 1);
+    assert_int_equal(ask.codes[0], KVF_NOT_FOUND);
+    assert_int_equal(ask.freed, 1);
+    node_stop(&node);
+}
+
+/* What may interrupt a Get, and how far it has come then. */
+enum end { END_DEADLINE, END_CANCEL, END_DROP };
+enum phase { PHASE_PENDING, PHASE_QUEUED, PHASE_LOADING };
+
+static void interrupt(enum phase phase, enum end end)
+{
+    struct node_get ask;
+    struct put *put = NULL;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_evict(&node);
+    if (phase == PHASE_PENDING)
+        put = node_begin(&node, 3);
+    else if (phase == PHASE_QUEUED)
+        node_take_memory(&node);
+    node_get_start(&node, &ask, LIST(1, 2, 3), phase == PHASE_PENDING ? 3 : 2,
+                   end == END_DEADLINE ? 0 : 10 * SECONDS);
+    assert_int_equal(ask.answered, 0);
+    if (end == END_CANCEL)
+        get_cancel(ask.get);
+    else if (end == END_DROP)
+        node_get_drop(&ask);
+    node_run_until(end == END_DROP ? ask.freed == 1 : ask.answered == 1);
+    assert_int_equal(ask.answered, end != END_DROP);
+    if (end == END_CANCEL)
+        assert_int_equal(ask.codes[0], KVF_CANCELLED);
+    if (end == END_DEADLINE && phase == PHASE_QUEUED)
+        assert_int_equal(ask.status.code, KVF_BUSY);
+    node_get_release(&ask);
+    if (phase == PHASE_QUEUED)
+        node_return_memory(&node);
+    if (put != NULL)
+        put_abort(put);
+    node_run_until(ask.freed == 1);
+    node_assert_idle(&node);
+    node_stop(&node);
+}
+
+static void get__interrupted_in_any_phase__leaves_nothing(void **state)
+{
+    (void)state;
+    for (int phase = PHASE_PENDING; phase <= PHASE_LOADING; phase++)
+        for (int end = END_DEADLINE; end <= END_DROP; end++)
+            interrupt((enum phase)phase, (enum end)end);
+}
+
+static void get__dropped_before_start__leaves_nothing(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){0});
+    node_get_prepare(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    node_get_drop(&ask);
+    assert_int_equal(ask.freed, 1);
+    assert_int_equal(ask.answered, 0);
+    node_stop(&node);
+}
+
+static void drop_other(struct node_get *ask)
+{
+    node_get_drop(ask->other);
+}
+
+/* As an engine does that dies while its first answer is on the way. */
+static void get__dropped_by_the_answer_of_another_that_shares_its_load__leaves_nothing(void **state)
+{
+    (void)state;
+    struct node_get first, second;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_evict(&node);
+    node_get_start(&node, &first, LIST(1), 1, 10 * SECONDS);
+    node_get_start(&node, &second, LIST(1), 1, 10 * SECONDS);
+    assert_int_equal(node.counters.coalesced_loads, 1);
+    first.other = &second;
+    first.on_answer = drop_other;
+    node_run_until(first.answered == 1 && second.freed == 1);
+    assert_int_equal(second.answered, 0);
+    node_get_release(&first);
+    node_stop(&node);
+}
+
+static void drop_itself(struct node_get *ask)
+{
+    node_get_drop(ask);
+}
+
+static void get__dropped_by_its_own_answer__leaves_nothing(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_evict(&node);
+    node_get_prepare(&node, &ask, LIST(1, 9), 2, 10 * SECONDS);
+    ask.on_answer = drop_itself;
+    get_start(ask.get);
+    node_run_until(ask.freed == 1);
+    assert_int_equal(ask.answered, 1);
+    node_stop(&node);
+}
+
+static void get__block_gone_while_it_waits_for_memory__returns_the_whole_reservation(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_take_memory(&node);
+    node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    assert_int_equal(ask.get->request.state, KVF_REQUEST_QUEUED);
+    kvf_index_unlink(node.index, node_find(&node, 1));
+    kvf_admission_retry(&node.admission); /* in vain, but now the first is a miss */
+    kvf_loop_run_once(node_loop, 0);
+    kvf_loop_run_once(node_loop, 0);
+    assert_int_equal(ask.answered, 0);
+    assert_int_equal(node.admission.query.used_bytes, 0);
+    node_return_memory(&node);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_NOT_FOUND);
+    assert_int_equal(ask.codes[1], KVF_OK);
+    assert_int_equal(node.admission.query.used_bytes, NODE_BLOCK_BYTES);
+    node_get_release(&ask);
+    node_stop(&node);
+}
+
+static void get__put_anew_while_it_waits_for_memory__is_a_miss(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_take_memory(&node);
+    node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    kvf_index_unlink(node.index, node_find(&node, 1));
+    node_return_memory(&node);
+    struct put *put = node_begin(&node, 1);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_NOT_FOUND);
+    assert_int_equal(ask.codes[1], KVF_OK);
+    node_get_release(&ask);
+    put_abort(put);
+    node_stop(&node);
+}
+
+static void get__segment_reclaimed_during_the_load__still_has_its_bytes(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    for (unsigned block = 1; block <= 20; block++) /* more than one segment of 16 MiB */
+        node_put(&node, block);
+    node_evict(&node);
+    struct kvf_location at = node_find(&node, 1)->location;
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    kvf_index_reclaim(node.index, at.drive, at.segment, at.sequence);
+    assert_null(node_find(&node, 2));
+    assert_non_null(node_find(&node, 20));
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    assert_false(node_find(&node, 1)->on_ssd);
+    node_get_release(&ask);
+    node_stop(&node);
+}
+
+static void get__drive_fails__is_a_miss_and_the_block_is_gone(void **state)
+{
+    (void)state;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        struct node_get ask;
+        node_start(&node, &(struct node_options){.ssd = true});
+        node_put(&node, 1);
+        node_put(&node, 2);
+        node_evict(&node);
+        if (wrong)
+            node_change_segments(&node);
+        else
+            node_cut_segments(&node);
+        node_get_start(&node, &ask, LIST(1, 2, 1), 3, 10 * SECONDS);
+        node_run_until(ask.answered == 1);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(ask.codes[i], wrong ? KVF_CORRUPT : KVF_IO);
+        assert_int_equal(ask.freed, 1);
+        assert_null(node_find(&node, 1));
+        node_stop(&node);
+    }
+}
+
+static void lookup__blocks_here__says_so_and_pins_nothing(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){0});
+    node_put(&node, 1);
+    struct put *put = node_begin(&node, 2);
+    node_get_prepare(&node, &ask, LIST(1, 2, 3), 3, 10 * SECONDS);
+    ask.get->lookup_only = true;
+    ask.get->items[0].length = 0;
+    get_start(ask.get);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    assert_int_equal(ask.codes[1], KVF_PENDING);
+    assert_int_equal(ask.codes[2], KVF_NOT_FOUND);
+    assert_int_equal(ask.freed, 1);
+    put_abort(put);
+    node_stop(&node);
+}
+
+/* ---- a consumer and sources ---- */
+
+static struct node source, source2;
+
+static void start_pair(bool ssd)
+{
+    node_start(&source, &(struct node_options){.ssd = ssd});
+    node_start(&node, &(struct node_options){.peers = {source.address}});
+}
+
+static void stop_pair(void)
+{
+    node_stop(&node);
+    node_stop(&source);
+}
+
+static void get__at_a_source__is_pulled_by_known_and_unknown_length(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    start_pair(true);
+    node_put(&source, 1);
+    node_evict(&source);
+    node_put(&source, 2);
+    node_get_prepare(&node, &ask, LIST(1, 2, 3), 3, 10 * SECONDS);
+    ask.get->items[1].length = 0;
+    get_start(ask.get);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.prefix, 2);
+    assert_int_equal(ask.tiers[0], KVF_TIER_SSD);
+    assert_int_equal(ask.tiers[1], KVF_TIER_DRAM);
+    assert_int_equal(ask.origins[0], KVF_ORIGIN_REMOTE);
+    assert_int_equal(ask.codes[2], KVF_NOT_FOUND);
+    node_get_release(&ask);
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    assert_int_equal(ask.origins[0], KVF_ORIGIN_LOCAL);
+    node_get_release(&ask);
+    stop_pair();
+}
+
+static void get__interrupted_while_it_pulls__leaves_nothing(void **state)
+{
+    (void)state;
+    for (int end = END_DEADLINE; end <= END_DROP; end++) {
+        struct node_get ask;
+        start_pair(true);
+        node_put(&source, 1);
+        node_take_memory(&source); /* the Read waits there */
+        node_get_start(&node, &ask, LIST(1), 1, end == END_DEADLINE ? 400 : 1500);
+        node_run_until(!kvf_list_is_empty(&source.admission.queues[KVF_CLASS_SERVE]));
+        if (end == END_CANCEL)
+            get_cancel(ask.get);
+        else if (end == END_DROP)
+            node_get_drop(&ask);
+        node_run_until(ask.freed == 1);
+        assert_int_equal(ask.answered, end != END_DROP);
+        node_return_memory(&source);
+        stop_pair();
+    }
+}
+
+static void get__joined_pull_ends_by_the_other_ones_deadline__is_asked_for_again(void **state)
+{
+    (void)state;
+    struct node_get first, second;
+    start_pair(true);
+    node_put(&source, 1);
+    node_take_memory(&source);
+    node_get_start(&node, &first, LIST(1), 1, 400);
+    node_get_start(&node, &second, LIST(1), 1, 15 * SECONDS);
+    node_run_until(first.freed == 1);
+    assert_int_equal(first.answered, 1);
+    assert_int_not_equal(first.codes[0], KVF_OK);
+    assert_int_equal(second.answered, 0);
+    node_return_memory(&source);
+    node_run_until(second.answered == 1);
+    assert_int_equal(second.codes[0], KVF_OK);
+    node_get_release(&second);
+    stop_pair();
+}
+
+static void get__hint_that_cannot_be_used__goes_on_to_the_peers(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    start_pair(false);
+    node_put(&source, 1);
+    for (int known = 0; known < 2; known++) {
+        node_get_prepare(&node, &ask, LIST(1), 1, 10 * SECONDS);
+        strcpy(ask.get->hint, "192.0.2.1:9470"); /* without TLS only this host is believed */
+        ask.get->items[0].length = known ? NODE_BLOCK_BYTES : 0;
+        get_start(ask.get);
+        node_run_until(ask.answered == 1);
+        assert_int_equal(ask.codes[0], KVF_OK);
+        node_get_release(&ask);
+        node_evict(&node);
+    }
+    stop_pair();
+}
+
+static void get__pending_at_one_source__does_not_keep_others_from_being_asked(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&source, &(struct node_options){0});
+    node_start(&source2, &(struct node_options){0});
+    node_start(&node, &(struct node_options){.peers = {source.address, source2.address}});
+    struct put *put = node_begin(&source, 1);
+    node_put(&source2, 2);
+    node_get_prepare(&node, &ask, LIST(1, 2), 2, 15 * SECONDS);
+    ask.get->items[0].length = ask.get->items[1].length = 0;
+    get_start(ask.get);
+    node_run_until(ask.get->items[1].state == GET_PLANNED);
+    assert_int_equal(ask.get->items[0].state, GET_ASKING);
+    node_commit(put, 1);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.prefix, 2);
+    node_get_release(&ask);
+    node_stop(&node);
+    node_stop(&source);
+    node_stop(&source2);
+}
+
+static void get__drive_fails__goes_on_to_a_source(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&source, &(struct node_options){0});
+    node_start(&node, &(struct node_options){.ssd = true, .peers = {source.address}});
+    node_put(&source, 1);
+    node_put(&node, 1);
+    node_evict(&node);
+    node_cut_segments(&node);
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    assert_int_equal(ask.origins[0], KVF_ORIGIN_REMOTE);
+    node_get_release(&ask);
+    stop_pair();
+}
+
+static void get__source_drive_fails__is_a_miss_and_nothing_stays(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    start_pair(true);
+    node_put(&source, 1);
+    node_put(&source, 2);
+    node_evict(&source);
+    node_cut_segments(&source);
+    node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    node_run_until(ask.answered == 1);
+    assert_int_not_equal(ask.codes[0], KVF_OK);
+    assert_int_equal(ask.freed, 1);
+    assert_null(node_find(&source, 1));
+    stop_pair();
+}
+
+static void get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    start_pair(true);
+    node_put(&source, 1);
+    node_evict(&source);
+    node_change_segments(&source);
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_CORRUPT);
+    node_run_until(node_find(&source, 1) == NULL);
+    stop_pair();
+}
+
+static void get__cancelled_while_it_asks__leaves_nothing(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    start_pair(false);
+    for (int end = END_CANCEL; end <= END_DROP; end++) {
+        node_get_prepare(&node, &ask, LIST(1), 1, 10 * SECONDS);
+        ask.get->items[0].length = 0;
+        get_start(ask.get);
+        assert_true(ask.get->lookup_open);
+        if (end == END_CANCEL)
+            get_cancel(ask.get);
+        else
+            node_get_drop(&ask);
+        node_run_until(ask.freed == 1);
+    }
+    stop_pair();
+}
+
+static void get__source_goes_away__goes_on_to_the_next(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&source, &(struct node_options){.ssd = true});
+    node_start(&source2, &(struct node_options){0});
+    node_start(&node, &(struct node_options){.peers = {source.address, source2.address}});
+    node_put(&source, 1);
+    node_put(&source2, 1);
+    node_take_memory(&source);
+    node_get_start(&node, &ask, LIST(1), 1, 15 * SECONDS);
+    node_run_until(!kvf_list_is_empty(&source.admission.queues[KVF_CLASS_SERVE]));
+    node_stop_serving(&source);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    node_get_release(&ask);
+    node_return_memory(&source);
+    node_stop(&node);
+    node_stop(&source);
+    node_stop(&source2);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(get__resident__is_held_until_released),
+        TEST(get__on_ssd__is_loaded_and_checked),
+        TEST(get__key_that_stands_twice__is_loaded_once_and_held_twice),
+        TEST(get__other_length__is_a_miss),
+        TEST(get__more_than_can_ever_fit__is_too_large),
+        TEST(get__pending__is_waited_for_without_memory),
+        TEST(get__pending_put_aborted__is_a_miss),
+        TEST(get__interrupted_in_any_phase__leaves_nothing),
+        TEST(get__dropped_before_start__leaves_nothing),
+        TEST(get__dropped_by_the_answer_of_another_that_shares_its_load__leaves_nothing),
+        TEST(get__dropped_by_its_own_answer__leaves_nothing),
+        TEST(get__block_gone_while_it_waits_for_memory__returns_the_whole_reservation),
+        TEST(get__put_anew_while_it_waits_for_memory__is_a_miss),
+        TEST(get__segment_reclaimed_during_the_load__still_has_its_bytes),
+        TEST(get__drive_fails__is_a_miss_and_the_block_is_gone),
+        TEST(lookup__blocks_here__says_so_and_pins_nothing),
+        TEST(get__at_a_source__is_pulled_by_known_and_unknown_length),
+        TEST(get__interrupted_while_it_pulls__leaves_nothing),
+        TEST(get__joined_pull_ends_by_the_other_ones_deadline__is_asked_for_again),
+        TEST(get__hint_that_cannot_be_used__goes_on_to_the_peers),
+        TEST(get__pending_at_one_source__does_not_keep_others_from_being_asked),
+        TEST(get__drive_fails__goes_on_to_a_source),
+        TEST(get__source_drive_fails__is_a_miss_and_nothing_stays),
+        TEST(get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy),
+        TEST(get__cancelled_while_it_asks__leaves_nothing),
+        TEST(get__source_goes_away__goes_on_to_the_next),
+    };
+    return cmocka_run_group_tests_name("server/get", tests, NULL, NULL);
+}

@@ -1,0 +1,548 @@
+#include "server/node_fixture.h"
+
+static struct node node;
+
+static int set_up(void **state)
+{
+    (void)state;
+    node_set_up();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    node_tear_down();
+    return 0;
+}
+
+/* A session's part of a lease: a lane that nobody has joined, and what the lease told. */
+static struct kvf_lane *lane;
+static struct kvf_budget identity;
+
+struct read {
+    struct kvf_lease *lease; /* NULL once freed */
+    unsigned granted, refused, faults, committed, overdue, freed;
+    enum kvf_code why;
+    enum kvf_code codes[NODE_MAX_ITEMS];
+    bool release_when_granted;
+};
+
+static void granted(struct kvf_lease *lease)
+{
+    struct read *read = lease->user;
+    read->granted++;
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        read->codes[i] = lease->blocks[i].code;
+    if (read->release_when_granted)
+        kvf_lease_release(lease);
+}
+
+static void refused(struct kvf_lease *lease, enum kvf_code code, uint64_t waited_ns,
+                    uint64_t short_bytes)
+{
+    struct read *read = lease->user;
+    (void)waited_ns;
+    (void)short_bytes;
+    read->refused++;
+    read->why = code;
+}
+
+static void fault(struct kvf_lease *lease, uint32_t block, enum kvf_code code)
+{
+    (void)block;
+    (void)code;
+    ((struct read *)lease->user)->faults++;
+}
+
+static void committed(struct kvf_lease *lease, uint32_t block, uint64_t length)
+{
+    (void)block;
+    assert_int_equal(length, NODE_BLOCK_BYTES);
+    ((struct read *)lease->user)->committed++;
+}
+
+static void overdue(struct kvf_lease *lease)
+{
+    ((struct read *)lease->user)->overdue++;
+    kvf_lease_release(lease);
+}
+
+static void freed(void *user)
+{
+    struct read *read = user;
+    read->freed++;
+    read->lease = NULL;
+}
+
+static const struct kvf_lease_events events = {.granted = granted,
+                                               .refused = refused,
+                                               .fault = fault,
+                                               .committed = committed,
+                                               .overdue = overdue};
+
+static void lane_closed(struct kvf_lane *closed, void *user, struct kvf_status status)
+{
+    (void)closed;
+    (void)user;
+    (void)status;
+    lane = NULL;
+}
+
+static void lane_opened(struct kvf_lane *opened, void *user)
+{
+    (void)opened;
+    (void)user;
+}
+
+static const struct kvf_lane_events lane_events = {.opened = lane_opened, .closed = lane_closed};
+static uint64_t next_id;
+
+static void start(bool ssd)
+{
+    struct kvf_lane_nonces nonces;
+    node_start(&node, &(struct node_options){.ssd = ssd});
+    identity = (struct kvf_budget){.limit_bytes = 12 * KVF_MIB};
+    next_id = 0;
+    assert_true(
+        kvf_is_ok(kvf_lane_invite(node.transport, kvf_clock_now_ns() + NODE_WAIT_S * KVF_NS_PER_S,
+                                  &lane_events, NULL, &nonces, &lane)));
+}
+
+static void close_lane(void)
+{
+    if (lane != NULL)
+        kvf_lane_close(lane);
+    node_run_until(lane == NULL);
+}
+
+static void stop(void)
+{
+    close_lane();
+    node_run_until(node.leases.open == 0);
+    assert_int_equal(identity.used_bytes, 0);
+    node_stop(&node);
+}
+
+static void prepare(struct read *read, const unsigned *blocks, uint32_t count, uint64_t timeout_ms)
+{
+    *read = (struct read){.lease = kvf_lease_create(&node.leases, count)};
+    struct kvf_lease *lease = read->lease;
+    assert_non_null(lease);
+    lease->id = ++next_id;
+    lease->deadline_ns = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
+    strcpy(lease->ns, NODE_SPACE);
+    lease->lane = lane;
+    lease->identity_budget = &identity;
+    lease->events = &events;
+    lease->freed = freed;
+    lease->user = read;
+    for (uint32_t i = 0; i < count; i++) {
+        lease->blocks[i].key = node_key(blocks[i]);
+        lease->blocks[i].length = NODE_BLOCK_BYTES;
+    }
+}
+
+static void ask(struct read *read, const unsigned *blocks, uint32_t count, uint64_t timeout_ms)
+{
+    prepare(read, blocks, count, timeout_ms);
+    kvf_lease_start(read->lease);
+}
+
+static uint64_t served_bytes(void)
+{
+    return node.admission.classes[KVF_CLASS_SERVE].used_bytes;
+}
+
+#define LIST(...)                                                                                  \
+    (const unsigned[])                                                                             \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+static void grant__hits_and_misses__hold_and_charge_the_hits_alone(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_evict(&node);
+    node_put(&node, 2);
+    ask(&read, LIST(1, 2, 3), 3, 10000);
+    assert_int_equal(read.granted, 1);
+    assert_int_equal(read.codes[0], KVF_OK);
+    assert_int_equal(read.codes[1], KVF_OK);
+    assert_int_equal(read.codes[2], KVF_NOT_FOUND);
+    assert_int_equal(read.lease->blocks[0].tier, KVF_TIER_SSD);
+    assert_int_equal(read.lease->blocks[1].tier, KVF_TIER_DRAM);
+    assert_int_equal(served_bytes(), 2 * NODE_BLOCK_BYTES);
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    assert_true(node_find(&node, 1)->resident);
+    assert_false(node_find(&node, 1)->verified);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 0); /* the lane still has both */
+    close_lane();
+    node_run_until(read.freed == 1);
+    assert_int_equal(read.faults, 0);
+    stop();
+}
+
+static void grant__pins_and_lengths_that_do_not_match__are_no_hits(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    node_put(&node, 1);
+    prepare(&read, LIST(1, 1, 1, 1), 4, 10000);
+    read.lease->blocks[0].pin = (struct kvf_generation){7, 99};
+    read.lease->blocks[1].length = 4096;
+    read.lease->blocks[2].pin = node_find(&node, 1)->generation;
+    read.lease->blocks[3].key = node_key(8);
+    kvf_lease_start(read.lease);
+    assert_int_equal(read.codes[0], KVF_STALE);
+    assert_int_equal(read.codes[1], KVF_NOT_FOUND);
+    assert_int_equal(read.codes[2], KVF_OK);
+    assert_int_equal(served_bytes(), NODE_BLOCK_BYTES);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void grant__stop_at_first_miss__grants_nothing_behind_it(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    node_put(&node, 1);
+    node_put(&node, 3);
+    prepare(&read, LIST(1, 2, 3), 3, 10000);
+    read.lease->stop_at_first_miss = true;
+    kvf_lease_start(read.lease);
+    assert_int_equal(read.codes[0], KVF_OK);
+    assert_int_equal(read.codes[2], KVF_NOT_FOUND);
+    assert_int_equal(node_find(&node, 3)->pins, 0);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void grant__the_same_key_twice__is_loaded_once(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_evict(&node);
+    ask(&read, LIST(1, 1), 2, 10000);
+    assert_int_equal(read.codes[1], KVF_OK);
+    assert_int_equal(kvf_loads_open(node.loads), 1);
+    kvf_lease_release(read.lease);
+    stop();
+    assert_int_equal(read.freed, 1);
+}
+
+static void grant__released_by_the_event__leaves_nothing(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_evict(&node);
+    prepare(&read, LIST(1, 2), 2, 10000);
+    read.release_when_granted = true;
+    kvf_lease_start(read.lease);
+    assert_int_equal(read.freed, 1);
+    stop();
+}
+
+static void grant__pending__tells_when_it_is_committed(void **state)
+{
+    (void)state;
+    struct read read, released;
+    start(false);
+    struct put *put = node_begin(&node, 1);
+    ask(&read, LIST(1), 1, 10000);
+    ask(&released, LIST(1), 1, 10000);
+    assert_int_equal(read.codes[0], KVF_PENDING);
+    assert_int_equal(served_bytes(), 0);
+    kvf_lease_release(released.lease);
+    assert_int_equal(released.freed, 1);
+    node_commit(put, 1);
+    assert_int_equal(read.committed, 1);
+    assert_int_equal(released.committed, 0);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 1);
+    stop();
+}
+
+static void grant__pending_aborted__tells_nothing(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    struct put *put = node_begin(&node, 1);
+    ask(&read, LIST(1), 1, 10000);
+    put_abort(put);
+    assert_int_equal(read.committed, 0);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void start__more_than_a_grant_may_be__is_too_large(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    node.leases.max_grant_bytes = NODE_BLOCK_BYTES;
+    ask(&read, LIST(1, 2), 2, 10000);
+    assert_int_equal(read.refused, 1);
+    assert_int_equal(read.why, KVF_TOO_LARGE);
+    assert_int_equal(read.freed, 1);
+    node.leases.max_grant_bytes = 64 * KVF_MIB;
+    identity.limit_bytes = NODE_BLOCK_BYTES;
+    ask(&read, LIST(1, 2), 2, 10000);
+    assert_int_equal(read.why, KVF_TOO_LARGE);
+    stop();
+}
+
+static void queued__deadline__is_busy(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_take_memory(&node);
+    ask(&read, LIST(1), 1, 50);
+    assert_int_equal(read.granted + read.refused, 0);
+    node_run_until(read.freed == 1);
+    assert_int_equal(read.refused, 1);
+    assert_int_equal(read.why, KVF_BUSY);
+    assert_int_equal(node.counters.serve.busy, 1);
+    node_return_memory(&node);
+    stop();
+}
+
+static void queued__released__leaves_nothing(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_take_memory(&node);
+    ask(&read, LIST(1), 1, 10000);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 1);
+    assert_int_equal(read.refused, 0);
+    node_return_memory(&node);
+    stop();
+}
+
+static void queued__memory_comes_back__is_granted(void **state)
+{
+    (void)state;
+    struct read first, second;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_take_memory(&node);
+    ask(&first, LIST(1, 2), 2, 15000);
+    ask(&second, LIST(2), 1, 15000);
+    assert_int_equal(first.granted + second.granted, 0);
+    node_return_memory(&node);
+    node_run_until(first.granted + second.granted == 2);
+    kvf_lease_release(first.lease);
+    kvf_lease_release(second.lease);
+    stop();
+    assert_int_equal(first.freed + second.freed, 2);
+}
+
+static void queued__forgotten_meanwhile__is_a_miss_that_holds_nothing(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_take_memory(&node);
+    ask(&read, LIST(1, 2), 2, 15000);
+    kvf_index_unlink(node.index, node_find(&node, 1));
+    kvf_admission_retry(&node.admission);
+    kvf_loop_run_once(node_loop, 0);
+    node_return_memory(&node);
+    node_run_until(read.granted == 1);
+    assert_int_equal(read.codes[0], KVF_NOT_FOUND);
+    assert_int_equal(served_bytes(), NODE_BLOCK_BYTES);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void granted__cancelled_while_it_loads__keeps_its_charge_until_the_load_ends(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_evict(&node);
+    ask(&read, LIST(1), 1, 10000);
+    kvf_lease_cancel(read.lease);
+    kvf_lease_cancel(read.lease);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 0);
+    assert_int_equal(served_bytes(), NODE_BLOCK_BYTES);
+    node_run_until(read.freed == 1); /* the lane stays */
+    assert_int_equal(served_bytes(), 0);
+    assert_non_null(lane);
+    stop();
+}
+
+static void granted__lane_broken_while_it_loads__is_freed_after_release(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_evict(&node);
+    ask(&read, LIST(1, 2), 2, 10000);
+    close_lane();
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    assert_int_equal(read.freed, 0);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 1);
+    stop();
+}
+
+static void granted__drive_fails__tells_a_fault_of_those_blocks_alone(void **state)
+{
+    (void)state;
+    struct read read, released;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node_evict(&node);
+    node_put(&node, 3);
+    node_cut_segments(&node);
+    ask(&read, LIST(1, 2, 3, 1), 4, 10000);
+    ask(&released, LIST(1), 1, 10000);
+    kvf_lease_release(released.lease);
+    node_run_until(read.faults == 3 && released.freed == 1);
+    assert_int_equal(released.faults, 0);
+    assert_null(node_find(&node, 1));
+    assert_non_null(node_find(&node, 3));
+    kvf_lease_release(read.lease);
+    stop();
+    assert_int_equal(read.faults, 3);
+}
+
+static void granted__forgotten_and_put_anew__keeps_the_old_bytes(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    node_put(&node, 1);
+    ask(&read, LIST(1), 1, 10000);
+    struct kvf_entry *held = read.lease->blocks[0].entry;
+    kvf_index_unlink(node.index, held);
+    node_put(&node, 1);
+    node_evict(&node);
+    assert_ptr_equal(read.lease->blocks[0].entry, held);
+    assert_true(held->resident && !held->linked);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void granted__not_released_two_seconds_after_the_deadline__is_overdue(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    node_put(&node, 1);
+    ask(&read, LIST(1), 1, 0);
+    assert_int_equal(read.granted, 1);
+    node_run_until(read.overdue == 1);
+    stop();
+    assert_int_equal(read.freed, 1);
+}
+
+static void recheck__own_copy_is_bad__is_dropped(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    ask(&read, LIST(1, 2), 2, 10000);
+    kvf_extent_at(read.lease->blocks[1].entry->extent)[5] ^= 1;
+    for (uint32_t block = 0; block < 4; block++)
+        kvf_lease_recheck(read.lease, block);
+    kvf_lease_recheck(read.lease, 1);
+    kvf_lease_release(read.lease);
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    assert_non_null(node_find(&node, 1));
+    assert_null(node_find(&node, 2));
+    stop();
+}
+
+static void get__block_that_a_read_has_loaded__is_checked_first(void **state)
+{
+    (void)state;
+    struct read read;
+    struct node_get get;
+    start(true);
+    node_put(&node, 1);
+    node_evict(&node);
+    ask(&read, LIST(1), 1, 10000);
+    node_get_start(&node, &get, LIST(1), 1, 10000); /* joins the same load, and wants it checked */
+    node_run_until(get.answered == 1);
+    assert_int_equal(get.codes[0], KVF_OK);
+    assert_true(node_find(&node, 1)->verified);
+    node_get_release(&get);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void get__bytes_that_a_read_has_loaded_are_bad__is_a_miss(void **state)
+{
+    (void)state;
+    struct read read;
+    struct node_get get;
+    start(true);
+    node_put(&node, 1);
+    node_evict(&node);
+    ask(&read, LIST(1), 1, 10000);
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    kvf_extent_at(node_find(&node, 1)->extent)[5] ^= 1;
+    node_get_start(&node, &get, LIST(1), 1, 10000);
+    node_run_until(get.answered == 1);
+    assert_int_equal(get.codes[0], KVF_CORRUPT);
+    assert_null(node_find(&node, 1));
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(grant__hits_and_misses__hold_and_charge_the_hits_alone),
+        TEST(grant__pins_and_lengths_that_do_not_match__are_no_hits),
+        TEST(grant__stop_at_first_miss__grants_nothing_behind_it),
+        TEST(grant__the_same_key_twice__is_loaded_once),
+        TEST(grant__released_by_the_event__leaves_nothing),
+        TEST(grant__pending__tells_when_it_is_committed),
+        TEST(grant__pending_aborted__tells_nothing),
+        TEST(start__more_than_a_grant_may_be__is_too_large),
+        TEST(queued__deadline__is_busy),
+        TEST(queued__released__leaves_nothing),
+        TEST(queued__memory_comes_back__is_granted),
+        TEST(queued__forgotten_meanwhile__is_a_miss_that_holds_nothing),
+        TEST(granted__cancelled_while_it_loads__keeps_its_charge_until_the_load_ends),
+        TEST(granted__lane_broken_while_it_loads__is_freed_after_release),
+        TEST(granted__drive_fails__tells_a_fault_of_those_blocks_alone),
+        TEST(granted__forgotten_and_put_anew__keeps_the_old_bytes),
+        TEST(granted__not_released_two_seconds_after_the_deadline__is_overdue),
+        TEST(recheck__own_copy_is_bad__is_dropped),
+        TEST(get__block_that_a_read_has_loaded__is_checked_first),
+        TEST(get__bytes_that_a_read_has_loaded_are_bad__is_a_miss),
+    };
+    return cmocka_run_group_tests_name("server/lease", tests, NULL, NULL);
+}

@@ -1,0 +1,555 @@
+#include "proto/peer.pb-c.h"
+#include "server/node_fixture.h"
+
+static struct node node;
+static struct kvf_transport *consumer_transport;
+static struct kvf_arena consumer_arena;
+static const struct kvf_arena *consumer_arenas[1] = {&consumer_arena};
+
+/* A consumer by hand: one call, one lane, and what came down. */
+struct consumer {
+    struct kvf_rpc_channel *channel;
+    struct kvf_rpc_call *call; /* NULL once closed */
+    struct kvf_lane *lane;
+    unsigned welcomes, grants, refusals, drain_notices, commits;
+    bool lane_open;
+    struct kvf_lane_nonces nonces;
+    char data_address[32];
+    uint32_t refused_code;
+    uint64_t refused_id;
+    struct kvf_status status;
+    uint32_t code; /* the first of the last Grants */
+    struct expected {
+        struct kvf_lane_read read;
+        struct kvf_lane_block block;
+    } expected[64]; /* by id */
+    uint64_t last_expected;
+};
+
+static void take_welcome(struct consumer *consumer, const Kvferry__Welcome *welcome)
+{
+    consumer->welcomes++;
+    assert_int_equal(welcome->connect_nonce.len, KVF_NONCE_BYTES);
+    memcpy(consumer->nonces.connect.bytes, welcome->connect_nonce.data, KVF_NONCE_BYTES);
+    memcpy(consumer->nonces.accept.bytes, welcome->accept_nonce.data, KVF_NONCE_BYTES);
+    assert_int_equal(welcome->data_address[0], ':'); /* the host that was dialled */
+    strcpy(consumer->data_address, "127.0.0.1");
+    strcat(consumer->data_address, welcome->data_address);
+}
+
+static void down(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes)
+{
+    struct consumer *consumer = user;
+    (void)call;
+    Kvferry__SessionDown *message = kvferry__session_down__unpack(NULL, bytes.length, bytes.data);
+    assert_non_null(message);
+    consumer->drain_notices += message->message_case == KVFERRY__SESSION_DOWN__MESSAGE_DRAIN_NOTICE;
+    consumer->commits += message->message_case == KVFERRY__SESSION_DOWN__MESSAGE_COMMITTED;
+    if (message->message_case == KVFERRY__SESSION_DOWN__MESSAGE_WELCOME) {
+        take_welcome(consumer, message->welcome);
+    } else if (message->message_case == KVFERRY__SESSION_DOWN__MESSAGE_GRANTS) {
+        consumer->grants++;
+        consumer->code = message->grants->blocks[0]->code;
+    } else if (message->message_case == KVFERRY__SESSION_DOWN__MESSAGE_REFUSED) {
+        consumer->refusals++;
+        consumer->refused_code = message->refused->code;
+        consumer->refused_id = message->refused->id;
+    }
+    kvferry__session_down__free_unpacked(message, NULL);
+}
+
+static void closed(struct kvf_rpc_call *call, void *user, struct kvf_status status,
+                   const char *text)
+{
+    struct consumer *consumer = user;
+    (void)call;
+    (void)text;
+    consumer->call = NULL;
+    consumer->status = status;
+}
+
+static const struct kvf_rpc_events events = {.message = down, .closed = closed};
+
+static void lane_opened(struct kvf_lane *lane, void *user)
+{
+    (void)lane;
+    ((struct consumer *)user)->lane_open = true;
+}
+
+static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status status)
+{
+    (void)lane;
+    (void)status;
+    ((struct consumer *)user)->lane = NULL;
+}
+
+static const struct kvf_lane_events lane_events = {.opened = lane_opened, .closed = lane_closed};
+
+static void call(struct consumer *consumer)
+{
+    *consumer = (struct consumer){0};
+    assert_true(
+        kvf_is_ok(kvf_rpc_channel_open(node_rpc, node.address, NULL, &consumer->channel, NULL)));
+    assert_true(kvf_is_ok(kvf_rpc_call_start(consumer->channel, "/kvferry.Peer/Session", 0, &events,
+                                             consumer, &consumer->call)));
+}
+
+static void hang_up(struct consumer *consumer)
+{
+    if (consumer->call != NULL)
+        kvf_rpc_call_cancel(consumer->call);
+    if (consumer->lane != NULL)
+        kvf_lane_close(consumer->lane);
+    node_run_until(consumer->call == NULL && consumer->lane == NULL);
+    kvf_rpc_channel_close(consumer->channel);
+}
+
+static void up(struct consumer *consumer, const Kvferry__SessionUp *message)
+{
+    static uint8_t bytes[1 << 20];
+    size_t length = kvferry__session_up__pack(message, bytes);
+    kvf_rpc_call_send(consumer->call, (struct kvf_bytes){bytes, length});
+}
+
+static void say_hello(struct consumer *consumer, uint32_t version, const char *tenant,
+                      const char *transport)
+{
+    Kvferry__SessionUp message = KVFERRY__SESSION_UP__INIT;
+    Kvferry__Hello hello = KVFERRY__HELLO__INIT;
+    char *transports[] = {(char *)(uintptr_t)transport};
+    hello.version = version;
+    hello.tenant = (char *)(uintptr_t)tenant;
+    hello.instance = 5;
+    hello.n_transports = 1;
+    hello.transports = transports;
+    message.message_case = KVFERRY__SESSION_UP__MESSAGE_HELLO;
+    message.hello = &hello;
+    up(consumer, &message);
+}
+
+static void open_session(struct consumer *consumer)
+{
+    call(consumer);
+    say_hello(consumer, KVF_PROTOCOL_VERSION, "t", "tcp");
+    node_run_until(consumer->welcomes == 1);
+    assert_true(kvf_is_ok(kvf_lane_connect(consumer_transport, consumer->data_address,
+                                           &consumer->nonces, kvf_clock_now_ns() + KVF_NS_PER_S,
+                                           &lane_events, consumer, &consumer->lane)));
+    node_run_until(consumer->lane_open);
+}
+
+static void expected_ended(struct kvf_lane_read *read, uint32_t block)
+{
+    (void)read;
+    (void)block;
+}
+
+/* All blocks land on each other: nobody looks at them. */
+static void expect(struct consumer *consumer, uint64_t id)
+{
+    struct expected *expected = &consumer->expected[id];
+    if (consumer->lane == NULL || id <= consumer->last_expected)
+        return;
+    assert_true(id < 64);
+    consumer->last_expected = id;
+    expected->block.extent = (struct kvf_extent){&consumer_arena, 0, NODE_BLOCK_BYTES};
+    expected->block.length = NODE_BLOCK_BYTES;
+    expected->read = (struct kvf_lane_read){
+        .id = id, .blocks = &expected->block, .block_count = 1, .ended = expected_ended};
+    kvf_lane_expect(consumer->lane, &expected->read);
+}
+
+static void read_blocks(struct consumer *consumer, uint64_t id, const char *ns, unsigned first,
+                        size_t count, uint64_t length)
+{
+    static Kvferry__ReadBlock blocks[100];
+    static struct kvf_key keys[100];
+    Kvferry__ReadBlock *pointers[100];
+    Kvferry__SessionUp message = KVFERRY__SESSION_UP__INIT;
+    Kvferry__Read read = KVFERRY__READ__INIT;
+    for (size_t i = 0; i < count; i++) {
+        keys[i] = node_key(first + (unsigned)i);
+        kvferry__read_block__init(&blocks[i]);
+        blocks[i].key = (ProtobufCBinaryData){.len = keys[i].length, .data = keys[i].bytes};
+        blocks[i].length = length;
+        pointers[i] = &blocks[i];
+    }
+    expect(consumer, id);
+    read.id = id;
+    read.namespace_ = (char *)(uintptr_t)ns;
+    read.deadline_us = 10000000;
+    read.n_blocks = count;
+    read.blocks = pointers;
+    message.message_case = KVFERRY__SESSION_UP__MESSAGE_READ;
+    message.read = &read;
+    up(consumer, &message);
+}
+
+static void release(struct consumer *consumer, uint64_t id)
+{
+    static uint32_t bad[] = {0, 0, 7, UINT32_MAX};
+    Kvferry__SessionUp message = KVFERRY__SESSION_UP__INIT;
+    Kvferry__Release body = KVFERRY__RELEASE__INIT;
+    body.id = id;
+    body.n_bad_blocks = 4;
+    body.bad_blocks = bad;
+    message.message_case = KVFERRY__SESSION_UP__MESSAGE_RELEASE;
+    message.release = &body;
+    up(consumer, &message);
+}
+
+static void cancel(struct consumer *consumer, uint64_t id)
+{
+    Kvferry__SessionUp message = KVFERRY__SESSION_UP__INIT;
+    Kvferry__Cancel body = KVFERRY__CANCEL__INIT;
+    body.id = id;
+    message.message_case = KVFERRY__SESSION_UP__MESSAGE_CANCEL;
+    message.cancel = &body;
+    up(consumer, &message);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    node_set_up();
+    node_start(&node, &(struct node_options){.ssd = true, .pool_bytes = 64 * KVF_MIB});
+    assert_true(kvf_is_ok(kvf_arena_create(NODE_BLOCK_BYTES, 0, false, &consumer_arena, NULL)));
+    struct kvf_transport_options options = {
+        .loop = node_loop, .arenas = consumer_arenas, .arena_count = 1};
+    return kvf_is_ok(kvf_transport_open("tcp", &options, &consumer_transport, NULL)) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    node_run_until(kvf_peers_sessions(node.peers) == 0);
+    kvf_transport_close(consumer_transport);
+    kvf_arena_close(&consumer_arena);
+    node_stop(&node);
+    node_tear_down();
+    return 0;
+}
+
+/* ---- beginning ---- */
+
+static void session__call_dropped_before_hello__leaves_nothing(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    for (int i = 0; i < 3; i++) {
+        call(&consumer);
+        node_run_until(kvf_peers_sessions(node.peers) == 1);
+        hang_up(&consumer);
+        node_run_until(kvf_peers_sessions(node.peers) == 0);
+    }
+}
+
+static void session__bad_hello__is_ended(void **state)
+{
+    (void)state;
+    char long_tenant[300];
+    memset(long_tenant, 'a', sizeof(long_tenant) - 1);
+    long_tenant[sizeof(long_tenant) - 1] = '\0';
+    const struct {
+        uint32_t version;
+        const char *tenant, *transport;
+        enum kvf_code code;
+    } bad[] = {
+        {KVF_PROTOCOL_VERSION + 1, "t", "tcp", KVF_UNSUPPORTED},
+        {KVF_PROTOCOL_VERSION, "t", "pigeons", KVF_UNSUPPORTED},
+        {KVF_PROTOCOL_VERSION, "", "tcp", KVF_OK},
+        {KVF_PROTOCOL_VERSION, "t/f", "tcp", KVF_OK},
+        {KVF_PROTOCOL_VERSION, long_tenant, "tcp", KVF_OK},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct consumer consumer;
+        call(&consumer);
+        say_hello(&consumer, bad[i].version, bad[i].tenant, bad[i].transport);
+        node_run_until(consumer.call == NULL);
+        assert_int_equal(consumer.welcomes, 0);
+        assert_int_not_equal(consumer.status.code, KVF_OK);
+        if (bad[i].code != KVF_OK)
+            assert_int_equal(consumer.status.code, bad[i].code);
+        hang_up(&consumer);
+    }
+}
+
+static void session__garbage__is_ended(void **state)
+{
+    (void)state;
+    const uint8_t garbage[] = {0xff, 0xff, 0xff, 0xff};
+    for (int length = 0; length <= 4; length += 4) {
+        struct consumer consumer;
+        call(&consumer);
+        kvf_rpc_call_send(consumer.call, (struct kvf_bytes){garbage, (size_t)length});
+        node_run_until(consumer.call == NULL);
+        assert_int_not_equal(consumer.status.code, KVF_OK);
+        hang_up(&consumer);
+    }
+}
+
+static void session__lane_does_not_come__is_ended(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    call(&consumer);
+    say_hello(&consumer, KVF_PROTOCOL_VERSION, "t", "tcp");
+    node_run_until(consumer.welcomes == 1);
+    node_run_until(consumer.call == NULL);
+    hang_up(&consumer);
+}
+
+static void session__the_same_consumer_again__ends_the_older_one(void **state)
+{
+    (void)state;
+    struct consumer older, newer;
+    node_put(&node, 1);
+    open_session(&older);
+    read_blocks(&older, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(older.grants == 1);
+    open_session(&newer);
+    node_run_until(older.call == NULL && older.lane == NULL);
+    node_assert_idle(&node);
+    assert_non_null(newer.call);
+    hang_up(&newer);
+    hang_up(&older);
+}
+
+/* ---- Reads ---- */
+
+static void read__what_no_read_may_say__ends_the_session(void **state)
+{
+    (void)state;
+    for (int bad = 0; bad < 8; bad++) {
+        struct consumer consumer;
+        open_session(&consumer);
+        read_blocks(&consumer, 2, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+        node_run_until(consumer.grants == 1);
+        assert_int_equal(consumer.code, KVF_NOT_FOUND);
+        if (bad == 0)
+            read_blocks(&consumer, 2, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+        else if (bad == 1)
+            read_blocks(&consumer, 3, NODE_SPACE, 1, 65, NODE_BLOCK_BYTES);
+        else if (bad == 2)
+            read_blocks(&consumer, 3, NODE_SPACE, 1, 0, NODE_BLOCK_BYTES);
+        else if (bad == 3)
+            read_blocks(&consumer, 3, "u/f", 1, 1, NODE_BLOCK_BYTES);
+        else if (bad == 4)
+            read_blocks(&consumer, 3, NODE_SPACE, 1, 1, 0);
+        else if (bad == 5)
+            read_blocks(&consumer, 3, NODE_SPACE, 1, 1, KVF_BLOCK_MAX_BYTES + 1);
+        else if (bad == 6)
+            release(&consumer, 3);
+        else
+            cancel(&consumer, 3);
+        node_run_until(consumer.call == NULL);
+        assert_int_not_equal(consumer.status.code, KVF_OK);
+        hang_up(&consumer);
+        node_run_until(kvf_peers_sessions(node.peers) == 0);
+    }
+}
+
+static void read__more_than_may_be_open__is_busy_until_one_is_released(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    struct put *put = node_begin(&node, 1);
+    open_session(&consumer);
+    for (uint64_t id = 1; id <= KVF_MAX_OPEN_READS; id++)
+        read_blocks(&consumer, id, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    read_blocks(&consumer, 50, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.refusals == 1);
+    assert_int_equal(consumer.refused_code, KVF_BUSY);
+    assert_int_equal(consumer.refused_id, 50);
+    release(&consumer, 50); /* crosses: fine */
+    release(&consumer, 3);
+    release(&consumer, 3);
+    cancel(&consumer, 4);
+    read_blocks(&consumer, 51, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == KVF_MAX_OPEN_READS + 1);
+    assert_int_equal(node.leases.open, KVF_MAX_OPEN_READS);
+    node_commit(put, 1);
+    node_run_until(consumer.commits == KVF_MAX_OPEN_READS);
+    hang_up(&consumer);
+}
+
+static void read__released_while_its_blocks_load__does_not_count_as_open(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    for (unsigned block = 1; block <= 12; block++)
+        node_put(&node, block);
+    node_evict(&node);
+    open_session(&consumer);
+    for (uint64_t id = 1; id <= 3 * KVF_MAX_OPEN_READS; id++) {
+        read_blocks(&consumer, id, NODE_SPACE, 1 + (unsigned)id % 12, 1, NODE_BLOCK_BYTES);
+        release(&consumer, id);
+    }
+    node_run_until(consumer.grants + consumer.refusals == 3 * KVF_MAX_OPEN_READS);
+    assert_int_equal(consumer.refusals, 0);
+    node_assert_idle(&node);
+    hang_up(&consumer);
+}
+
+static void read__consumer_vanishes_in_any_phase__leaves_nothing(void **state)
+{
+    (void)state;
+    node_put(&node, 1);
+    for (int phase = 0; phase < 3; phase++) {
+        struct consumer consumer;
+        node_evict(&node);
+        open_session(&consumer);
+        if (phase == 0)
+            node_take_memory(&node);
+        read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+        if (phase == 0)
+            node_run_until(!kvf_list_is_empty(&node.admission.queues[KVF_CLASS_SERVE]));
+        else
+            node_run_until(node.leases.open == 1);
+        if (phase == 2)
+            node_run_until(consumer.grants == 1);
+        hang_up(&consumer);
+        node_run_until(kvf_peers_sessions(node.peers) == 0);
+        node_return_memory(&node);
+        node_assert_idle(&node);
+    }
+}
+
+/* ---- draining ---- */
+
+static void drain__session_with_a_lease__ends_when_that_is_released(void **state)
+{
+    (void)state;
+    struct consumer idle, busy;
+    node_put(&node, 1);
+    node_put(&node, 2);
+    open_session(&busy);
+    read_blocks(&busy, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    read_blocks(&busy, 2, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(busy.grants == 2);
+    cancel(&busy, 1); /* the lane gives the blocks back, the leases stay */
+    cancel(&busy, 2);
+    kvf_peers_drain(node.peers);
+    node_run_until(busy.drain_notices == 1);
+    read_blocks(&busy, 3, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(busy.refusals == 1);
+    assert_int_equal(busy.refused_code, KVF_DRAINING);
+    release(&busy, 1);
+    release(&busy, 2);
+    node_run_until(kvf_peers_sessions(node.peers) == 0);
+    node_run_until(busy.call == NULL);
+    assert_int_equal(busy.status.code, KVF_UNAVAILABLE); /* gRPC has no other word */
+    call(&idle);
+    node_run_until(idle.call == NULL);
+    assert_int_equal(idle.status.code, KVF_UNAVAILABLE);
+    hang_up(&busy);
+    hang_up(&idle);
+}
+
+static void drain__queued_read__is_refused_and_its_session_ends(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    node_put(&node, 1);
+    node_take_memory(&node);
+    open_session(&consumer);
+    read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(!kvf_list_is_empty(&node.admission.queues[KVF_CLASS_SERVE]));
+    kvf_peers_drain(node.peers);
+    node_run_until(consumer.call == NULL);
+    assert_int_equal(consumer.refusals, 1);
+    assert_int_equal(consumer.refused_code, KVF_DRAINING);
+    node_return_memory(&node);
+    hang_up(&consumer);
+}
+
+/* ---- Lookup ---- */
+
+static unsigned answers;
+static uint32_t lookup_codes[4];
+static uint64_t lookup_count;
+
+static void lookup_message(struct kvf_rpc_call *rpc_call, void *user, struct kvf_bytes bytes)
+{
+    (void)rpc_call;
+    (void)user;
+    Kvferry__LookupReply *reply = kvferry__lookup_reply__unpack(NULL, bytes.length, bytes.data);
+    assert_non_null(reply);
+    answers++;
+    lookup_count = reply->n_blocks;
+    for (size_t i = 0; i < 4 && i < reply->n_blocks; i++)
+        lookup_codes[i] = reply->blocks[i]->code;
+    kvferry__lookup_reply__free_unpacked(reply, NULL);
+}
+
+static const struct kvf_rpc_events lookup_events = {.message = lookup_message, .closed = closed};
+
+static enum kvf_code look_up(const char *ns, ProtobufCBinaryData *keys, size_t count)
+{
+    static uint8_t bytes[1 << 20];
+    struct consumer consumer = {0};
+    Kvferry__LookupRequest request = KVFERRY__LOOKUP_REQUEST__INIT;
+    request.namespace_ = (char *)(uintptr_t)ns;
+    request.n_keys = count;
+    request.keys = keys;
+    size_t length = kvferry__lookup_request__pack(&request, bytes);
+    assert_true(
+        kvf_is_ok(kvf_rpc_channel_open(node_rpc, node.address, NULL, &consumer.channel, NULL)));
+    assert_true(kvf_is_ok(kvf_rpc_call_start(consumer.channel, "/kvferry.Peer/Lookup", 0,
+                                             &lookup_events, &consumer, &consumer.call)));
+    kvf_rpc_call_send(consumer.call, (struct kvf_bytes){bytes, length});
+    kvf_rpc_call_half_close(consumer.call);
+    node_run_until(consumer.call == NULL);
+    kvf_rpc_channel_close(consumer.channel);
+    return (enum kvf_code)consumer.status.code;
+}
+
+static void lookup__keys_of_every_kind__are_answered_in_order(void **state)
+{
+    (void)state;
+    static ProtobufCBinaryData keys[KVF_MAX_LOOKUP_KEYS + 1];
+    struct kvf_key here = node_key(1), begun = node_key(2);
+    uint8_t long_key[65] = {0};
+    node_put(&node, 1);
+    struct put *put = node_begin(&node, 2);
+    keys[0] = (ProtobufCBinaryData){.len = here.length, .data = here.bytes};
+    keys[1] = (ProtobufCBinaryData){.len = begun.length, .data = begun.bytes};
+    keys[2] = (ProtobufCBinaryData){.len = 65, .data = long_key};
+    keys[3] = (ProtobufCBinaryData){.len = 0};
+    answers = 0;
+    assert_int_equal(look_up(NODE_SPACE, keys, 4), KVF_OK);
+    assert_int_equal(lookup_codes[0], KVF_OK);
+    assert_int_equal(lookup_codes[1], KVF_PENDING);
+    assert_int_equal(lookup_codes[2], KVF_NOT_FOUND);
+    assert_int_equal(lookup_codes[3], KVF_NOT_FOUND);
+    assert_int_equal(look_up("no namespace", keys, 1), KVF_OK);
+    assert_int_equal(lookup_codes[0], KVF_NOT_FOUND);
+    for (size_t i = 0; i <= KVF_MAX_LOOKUP_KEYS; i++)
+        keys[i] = keys[0];
+    assert_int_equal(look_up(NODE_SPACE, keys, KVF_MAX_LOOKUP_KEYS), KVF_OK);
+    assert_int_equal(lookup_count, KVF_MAX_LOOKUP_KEYS);
+    assert_int_equal(answers, 3);
+    assert_int_equal(look_up(NODE_SPACE, keys, KVF_MAX_LOOKUP_KEYS + 1), KVF_INVALID);
+    put_abort(put);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(session__call_dropped_before_hello__leaves_nothing),
+        TEST(session__bad_hello__is_ended),
+        TEST(session__garbage__is_ended),
+        TEST(session__lane_does_not_come__is_ended),
+        TEST(session__the_same_consumer_again__ends_the_older_one),
+        TEST(read__what_no_read_may_say__ends_the_session),
+        TEST(read__more_than_may_be_open__is_busy_until_one_is_released),
+        TEST(read__released_while_its_blocks_load__does_not_count_as_open),
+        TEST(read__consumer_vanishes_in_any_phase__leaves_nothing),
+        TEST(drain__session_with_a_lease__ends_when_that_is_released),
+        TEST(drain__queued_read__is_refused_and_its_session_ends),
+        TEST(lookup__keys_of_every_kind__are_answered_in_order),
+    };
+    return cmocka_run_group_tests_name("server/peers", tests, NULL, NULL);
+}

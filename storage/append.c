@@ -1,0 +1,131 @@
+#include "storage/append.h"
+
+#include "storage/writer.h"
+
+/* ---- telling the owner ---- */
+
+/* On the owner's thread. A post may come before the end, only to ask for segments. */
+static void run_post(struct kvf_post *post)
+{
+    struct kvf_append *append = kvf_container(post, struct kvf_append, post);
+    struct kvf_store *store = append->store;
+    (void)pthread_mutex_lock(&store->lock);
+    for (struct kvf_list *node; (node = kvf_list_pop_front(&store->asks)) != NULL;) {
+        struct kvf_segment *segment = kvf_container(node, struct kvf_segment, node);
+        uint64_t sequence = segment->sequence;
+        uint32_t drive = segment->drive;
+        (void)pthread_mutex_unlock(&store->lock);
+        store->options.reclaim(store->options.context, drive, segment->number, sequence);
+        (void)pthread_mutex_lock(&store->lock);
+    }
+    append->posted = false;
+    bool finished = append->finished;
+    if (finished)
+        store->drives[append->location.drive].stats.writes_in_flight--;
+    (void)pthread_mutex_unlock(&store->lock);
+    if (finished)
+        append->ended(append, append->status, append->location);
+}
+
+void kvf_append_post(struct kvf_store *store, struct kvf_append *append, bool finished)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    bool must = !append->posted;
+    append->posted = true;
+    append->finished = finished;
+    (void)pthread_mutex_unlock(&store->lock);
+    if (must) /* nobody else ends this append, so it is still there */
+        kvf_loop_post(store->loop, &append->post);
+}
+
+/* ---- the owner's calls ---- */
+
+static struct kvf_status check_append(const struct kvf_store *store,
+                                      const struct kvf_append *append)
+{
+    const struct kvf_record *record = &append->record;
+    uint64_t bytes = kvf_round_up_page(record->length);
+    if (record->length == 0 || record->length > KVF_BLOCK_MAX_BYTES || record->key.length == 0 ||
+        record->key.length > KVF_KEY_MAX_BYTES || record->namespace == NULL ||
+        !kvf_namespace_is_valid(record->namespace) || append->extent.arena == NULL ||
+        append->extent.offset % KVF_PAGE != 0 || append->extent.bytes < bytes)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
+    /* Header, one group, index and footer: each at least a page. */
+    if (bytes + 4 * KVF_PAGE > store->drives[0].segment_bytes)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_TOO_LARGE, 0);
+    return kvf_ok();
+}
+
+static bool has_less_to_do(const struct kvf_drive *a, const struct kvf_drive *b)
+{
+    return a->queued_bytes != b->queued_bytes ? a->queued_bytes < b->queued_bytes
+                                              : a->stats.used_bytes < b->stats.used_bytes;
+}
+
+/* The one with the least to do (then: the emptiest) that still takes writes; NULL: none does. Under the lock. */
+static struct kvf_drive *choose_drive(struct kvf_store *store)
+{
+    struct kvf_drive *best = NULL;
+    for (size_t i = 0; i < store->drive_count; i++) {
+        struct kvf_drive *drive = &store->drives[i];
+        if (drive->error == 0 && (best == NULL || has_less_to_do(drive, best)))
+            best = drive;
+    }
+    return best;
+}
+
+void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
+{
+    kvf_assert(store->recovered);
+    append->store = store;
+    append->post.run = run_post;
+    append->posted = append->finished = false;
+    append->location = (struct kvf_location){0};
+    append->status = check_append(store, append);
+    kvf_list_init(&append->node);
+
+    bool wake = false;
+    (void)pthread_mutex_lock(&store->lock);
+    struct kvf_drive *drive = choose_drive(store);
+    if (drive == NULL) {
+        drive = &store->drives[0];
+        if (kvf_is_ok(append->status))
+            append->status = kvf_io_status(drive->error);
+    }
+    drive->stats.writes_in_flight++;
+    append->location.drive = drive->index;
+    if (kvf_is_ok(append->status)) {
+        drive->queued_bytes += kvf_round_up_page(append->record.length);
+        kvf_list_push_back(&drive->incoming, &append->node);
+        wake = kvf_writer_has_news(store->writer);
+    } else {
+        drive->stats.dropped++;
+        append->posted = append->finished = true;
+        kvf_loop_post(store->loop, &append->post);
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    if (wake)
+        kvf_writer_wake(store->writer);
+}
+
+void kvf_store_free(struct kvf_store *store, uint32_t drive_index, uint32_t segment_number,
+                    uint64_t sequence)
+{
+    kvf_assert(drive_index < store->drive_count &&
+               segment_number < store->drives[drive_index].segment_count);
+    struct kvf_drive *drive = &store->drives[drive_index];
+    struct kvf_segment *segment = &drive->segments[segment_number];
+    bool wake = false;
+    (void)pthread_mutex_lock(&store->lock);
+    if (segment->state == KVF_SEGMENT_SEALED && segment->sequence == sequence) {
+        segment->state = KVF_SEGMENT_FREEING;
+        drive->stats.used_bytes -= segment->used_bytes;
+        segment->used_bytes = 0;
+        kvf_list_remove(&segment->node); /* it may be about to be asked for */
+        kvf_list_push_back(&drive->frees, &segment->node);
+        wake = kvf_writer_has_news(store->writer);
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    if (wake)
+        kvf_writer_wake(store->writer);
+}

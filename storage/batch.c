@@ -1,0 +1,231 @@
+#include "storage/batch.h"
+
+#include "base/crc32c.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PIECE_BYTES KVF_MIB
+#define GROUP_BYTES_MAX (16 * KVF_MIB)
+
+/* ---- building ---- */
+
+static void start_batch(struct kvf_batch *batch, enum kvf_batch_kind kind,
+                        struct kvf_segment *segment)
+{
+    batch->kind = kind;
+    batch->state = KVF_BATCH_WRITING;
+    batch->segment = segment;
+    batch->run_count = batch->run_next = 0;
+    batch->run_done = batch->at_done = 0;
+    batch->at = NULL;
+    batch->error = 0;
+}
+
+static void add_run(struct kvf_batch *batch, uint8_t *memory, uint64_t offset, uint64_t bytes)
+{
+    batch->runs[batch->run_count++] =
+        (struct kvf_run){.memory = memory, .offset = offset, .bytes = bytes};
+}
+
+/* What a group has come to while it is being put together. */
+struct plan {
+    uint64_t header_bytes;
+    uint64_t payload_bytes;
+    uint32_t count;
+};
+
+/* Behind the group the segment must still hold the whole index and the footer. */
+static bool plan_takes(const struct kvf_filling *filling, const struct plan *plan,
+                       const struct kvf_append *append)
+{
+    uint64_t segment_bytes = filling->drive->segment_bytes;
+    uint64_t header = kvf_record_header_bytes(&append->record);
+    uint64_t headers = plan->header_bytes + header;
+    uint64_t payload = plan->payload_bytes + kvf_round_up_page(append->record.length);
+    uint64_t index = filling->index_bytes + headers;
+    if (plan->count > 0 && payload > GROUP_BYTES_MAX)
+        return false;
+    if (KVF_GROUP_PREFIX_BYTES + headers > KVF_GROUP_PAGES_MAX_BYTES ||
+        index > kvf_index_max_bytes(segment_bytes))
+        return false;
+    return filling->position + kvf_round_up_page(KVF_GROUP_PREFIX_BYTES + headers) + payload +
+               kvf_round_up_page(index) + KVF_PAGE <=
+           segment_bytes;
+}
+
+/* Move what belongs together from the queue to the batch. */
+static struct plan collect(struct kvf_filling *filling, struct kvf_batch *batch,
+                           struct kvf_list *queue)
+{
+    struct plan plan = {0};
+    while (!kvf_list_is_empty(queue)) {
+        struct kvf_append *append = kvf_append_at(queue->next);
+        if (!plan_takes(filling, &plan, append))
+            break;
+        kvf_list_remove(&append->node);
+        kvf_list_push_back(&batch->appends, &append->node);
+        plan.header_bytes += kvf_record_header_bytes(&append->record);
+        plan.payload_bytes += kvf_round_up_page(append->record.length);
+        plan.count++;
+    }
+    return plan;
+}
+
+/* Headers into the group's pages and into the index; every append learns its place. */
+static void encode(struct kvf_filling *filling, struct kvf_batch *batch, const struct plan *plan)
+{
+    struct kvf_segment *segment = batch->segment;
+    struct kvf_place place = kvf_segment_place(filling->drive, segment);
+    struct kvf_group group = {
+        .offset = filling->position,
+        .header_bytes = (uint32_t)plan->header_bytes,
+        .record_count = plan->count,
+        .first_number = filling->record_count,
+    };
+    uint64_t payload = group.offset + kvf_group_pages_bytes(&group);
+    uint8_t *at = batch->pages + KVF_GROUP_PREFIX_BYTES;
+    kvf_list_for_each (node, &batch->appends) {
+        struct kvf_append *append = kvf_append_at(node);
+        append->location = (struct kvf_location){
+            .drive = filling->drive->index,
+            .segment = segment->number,
+            .sequence = segment->sequence,
+            .offset = payload,
+        };
+        size_t bytes =
+            kvf_record_header_encode(&place, &append->record, filling->record_count++, payload, at);
+        memcpy(filling->index + filling->index_bytes, at, bytes);
+        filling->index_bytes += bytes;
+        at += bytes;
+        payload += kvf_round_up_page(append->record.length);
+    }
+    kvf_group_encode(&place, &group, batch->pages);
+    add_run(batch, batch->pages, group.offset, kvf_group_pages_bytes(&group));
+    filling->position = payload;
+}
+
+void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
+                           struct kvf_list *queue)
+{
+    start_batch(batch, KVF_BATCH_RECORDS, filling->segment);
+    if (filling->is_new) {
+        struct kvf_place place = kvf_segment_place(filling->drive, filling->segment);
+        kvf_segment_header_encode(&place, true, batch->header_page);
+        add_run(batch, batch->header_page, 0, KVF_PAGE);
+        filling->is_new = false;
+    }
+    struct plan plan = collect(filling, batch, queue);
+    encode(filling, batch, &plan);
+    batch->at = batch->appends.next;
+}
+
+void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *batch)
+{
+    struct kvf_place place = kvf_segment_place(filling->drive, filling->segment);
+    uint64_t index_pages = kvf_round_up_page(filling->index_bytes);
+    struct kvf_footer footer = {
+        .index_offset = filling->position,
+        .index_bytes = filling->index_bytes,
+        .record_count = filling->record_count,
+        .index_crc32c = kvf_crc32c(0, filling->index, filling->index_bytes),
+    };
+    memset(filling->index + filling->index_bytes, 0, index_pages - filling->index_bytes);
+    start_batch(batch, KVF_BATCH_SEAL, filling->segment);
+    kvf_footer_encode(&place, &footer, batch->pages);
+    add_run(batch, filling->index, footer.index_offset, index_pages);
+    add_run(batch, batch->pages, filling->drive->segment_bytes - KVF_PAGE, KVF_PAGE);
+}
+
+void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *segment,
+                          struct kvf_batch *batch)
+{
+    struct kvf_place place = kvf_segment_place(drive, segment);
+    start_batch(batch, KVF_BATCH_FREE, segment);
+    kvf_segment_header_encode(&place, false, batch->pages);
+    add_run(batch, batch->pages, 0, KVF_PAGE);
+}
+
+/* ---- giving out ---- */
+
+/* What the batch wants written next; false when all is given out. */
+bool kvf_batch_next_run(struct kvf_batch *batch, struct kvf_run *piece)
+{
+    if (batch->error != 0)
+        return false;
+    if (batch->run_next < batch->run_count) {
+        struct kvf_run *run = &batch->runs[batch->run_next];
+        uint64_t left = run->bytes - batch->run_done;
+        uint64_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+        *piece =
+            (struct kvf_run){run->memory + batch->run_done, run->offset + batch->run_done, bytes};
+        batch->run_done += bytes;
+        if (batch->run_done == run->bytes) {
+            batch->run_next++;
+            batch->run_done = 0;
+        }
+        return true;
+    }
+    if (batch->kind != KVF_BATCH_RECORDS || batch->at == &batch->appends)
+        return false;
+    struct kvf_append *append = kvf_append_at(batch->at);
+    uint64_t left = kvf_round_up_page(append->record.length) - batch->at_done;
+    uint64_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+    *piece = (struct kvf_run){kvf_extent_at(append->extent) + batch->at_done,
+                              append->location.offset + batch->at_done, bytes};
+    batch->at_done += bytes;
+    if (bytes == left) {
+        batch->at = batch->at->next;
+        batch->at_done = 0;
+    }
+    return true;
+}
+
+/* ---- the segment being filled ---- */
+
+bool kvf_filling_init(struct kvf_filling *filling, struct kvf_drive *drive)
+{
+    filling->drive = drive;
+    /* Mapped, not allocated: its pages are taken as headers come. */
+    void *index = mmap(NULL, kvf_index_max_bytes(drive->segment_bytes), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    filling->index = index != MAP_FAILED ? index : NULL;
+    return filling->index != NULL;
+}
+
+void kvf_filling_fini(struct kvf_filling *filling)
+{
+    if (filling->index != NULL)
+        (void)munmap(filling->index, kvf_index_max_bytes(filling->drive->segment_bytes));
+}
+
+void kvf_filling_start(struct kvf_filling *filling, struct kvf_segment *segment)
+{
+    filling->segment = segment;
+    filling->is_new = true;
+    filling->position = KVF_PAGE;
+    filling->record_count = 0;
+    filling->index_bytes = 0;
+}
+
+bool kvf_filling_takes(const struct kvf_filling *filling, const struct kvf_append *append)
+{
+    const struct plan empty = {0};
+    return plan_takes(filling, &empty, append);
+}
+
+/* ---- memory ---- */
+
+bool kvf_batch_init(struct kvf_batch *batch)
+{
+    kvf_list_init(&batch->appends);
+    batch->pages = aligned_alloc(KVF_PAGE, KVF_GROUP_PAGES_MAX_BYTES + KVF_PAGE);
+    batch->header_page = batch->pages + KVF_GROUP_PAGES_MAX_BYTES;
+    return batch->pages != NULL;
+}
+
+void kvf_batch_fini(struct kvf_batch *batch)
+{
+    free(batch->pages);
+}

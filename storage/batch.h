@@ -1,0 +1,88 @@
+/* Batches: what is written between two fdatasyncs. A batch is a group of records, the seal of a segment, or the mark
+ * that one is free. It is built here, given out in pieces, and ended by its lane.
+ *
+ * Writer thread only; nothing here does I/O. */
+#ifndef KVFERRY_STORAGE_BATCH_H
+#define KVFERRY_STORAGE_BATCH_H
+
+#include "storage/core.h"
+
+#define KVF_BATCH_RUNS_MAX 3
+
+enum kvf_batch_kind {
+    KVF_BATCH_RECORDS,
+    KVF_BATCH_SEAL,
+    KVF_BATCH_FREE,
+};
+
+enum kvf_batch_state {
+    KVF_BATCH_IDLE = 0,
+    KVF_BATCH_WRITING, /* pieces are given out and come back */
+    KVF_BATCH_WRITTEN, /* all are back; waits for the fdatasync of the group before */
+    KVF_BATCH_SYNCING,
+};
+
+struct kvf_run {
+    uint8_t *memory;
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+struct kvf_batch {
+    struct kvf_lane *lane; /* set by it */
+    enum kvf_batch_kind kind;
+    enum kvf_batch_state state;
+    struct kvf_segment *segment;
+    struct kvf_run runs[KVF_BATCH_RUNS_MAX]; /* pages that are not payload */
+    unsigned run_count;
+    unsigned run_next;
+    uint64_t run_done;       /* of runs[run_next] */
+    struct kvf_list appends; /* of kvf_append.node */
+    struct kvf_list *at;     /* the append whose payload is being given out */
+    uint64_t at_done;        /* of its bytes */
+    unsigned in_flight;
+    int error;
+    uint8_t *pages;       /* KVF_GROUP_PAGES_MAX_BYTES: group header, or a header or footer page */
+    uint8_t *header_page; /* one page, for the header of a segment that is new in this batch */
+};
+
+/* The open segment of a drive. */
+struct kvf_filling {
+    struct kvf_drive *drive;
+    struct kvf_segment *segment; /* NULL: none is open */
+    bool is_new;                 /* its header is not written yet */
+    uint64_t position;           /* where the next group goes */
+    uint32_t record_count;
+    uint8_t *index; /* packed headers so far */
+    uint64_t index_bytes;
+};
+
+/* False: no memory; fini is due all the same. */
+KVF_MUST_USE bool kvf_filling_init(struct kvf_filling *filling, struct kvf_drive *drive);
+void kvf_filling_fini(struct kvf_filling *filling);
+/* Nothing of the segment is filled yet. */
+void kvf_filling_start(struct kvf_filling *filling, struct kvf_segment *segment);
+/* Is there room for a group that begins with this one? */
+bool kvf_filling_takes(const struct kvf_filling *filling, const struct kvf_append *append);
+
+/* False: no memory; fini is due all the same. */
+KVF_MUST_USE bool kvf_batch_init(struct kvf_batch *batch);
+void kvf_batch_fini(struct kvf_batch *batch);
+
+/* Move what belongs together from the queue (of kvf_append.node) to the batch and give every append its place. The
+ * filling takes the first one. */
+void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
+                           struct kvf_list *queue);
+void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *batch);
+void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *segment,
+                          struct kvf_batch *batch);
+
+/* What the batch wants written next; false when all is given out. */
+bool kvf_batch_next_run(struct kvf_batch *batch, struct kvf_run *piece);
+
+static inline struct kvf_append *kvf_append_at(struct kvf_list *node)
+{
+    return kvf_container(node, struct kvf_append, node);
+}
+
+#endif

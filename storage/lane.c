@@ -1,0 +1,291 @@
+/* Parts: segments; ending batches; moving the drive on. */
+#include "storage/lane.h"
+
+#include "storage/append.h"
+
+/* ---- segments ---- */
+
+static struct kvf_segment *oldest_sealed(const struct kvf_drive *drive)
+{
+    struct kvf_segment *oldest = NULL;
+    for (uint32_t i = 0; i < drive->segment_count; i++) {
+        struct kvf_segment *segment = &drive->segments[i];
+        if (segment->state == KVF_SEGMENT_SEALED && !segment->asked &&
+            (oldest == NULL || segment->sequence < oldest->sequence))
+            oldest = segment;
+    }
+    return oldest;
+}
+
+/* Keep two segments free, or on their way to be (one, where there are only a few). The message rides on an append that
+ * has not ended: one that has would leave a post behind that nobody waits for. */
+static void ask_for_segments(struct kvf_lane *lane, struct kvf_append *carrier)
+{
+    struct kvf_store *store = lane->store;
+    struct kvf_drive *drive = lane->drive;
+    uint32_t wanted = drive->segment_count >= 4 ? 2 : 1;
+    bool asked = false;
+    (void)pthread_mutex_lock(&store->lock);
+    while (store->options.reclaim != NULL && drive->free_count + drive->asked_count < wanted) {
+        struct kvf_segment *segment = oldest_sealed(drive);
+        if (segment == NULL)
+            break;
+        segment->asked = true;
+        drive->asked_count++;
+        kvf_list_push_back(&store->asks, &segment->node);
+        asked = true;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    if (asked)
+        kvf_append_post(store, carrier, false);
+}
+
+/* The free segment that becomes the open one; false when there is none. */
+static bool take_segment(struct kvf_lane *lane)
+{
+    struct kvf_store *store = lane->store;
+    struct kvf_drive *drive = lane->drive;
+    (void)pthread_mutex_lock(&store->lock);
+    for (uint32_t i = 0; i < drive->segment_count && lane->filling.segment == NULL; i++) {
+        struct kvf_segment *segment = &drive->segments[i];
+        if (segment->state != KVF_SEGMENT_FREE)
+            continue;
+        segment->state = KVF_SEGMENT_OPEN;
+        segment->asked = false;
+        segment->used_bytes = 0;
+        segment->sequence =
+            store->boot_epoch << 32 | ++lane->fillings; /* never used before, on any boot */
+        drive->free_count--;
+        kvf_filling_start(&lane->filling, segment);
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    return lane->filling.segment != NULL;
+}
+
+static void set_segment_state(struct kvf_lane *lane, struct kvf_segment *segment,
+                              enum kvf_segment_state state)
+{
+    struct kvf_store *store = lane->store;
+    (void)pthread_mutex_lock(&store->lock);
+    segment->state = state;
+    if (state == KVF_SEGMENT_FREE) {
+        lane->drive->free_count++;
+        lane->drive->asked_count -= segment->asked;
+        segment->asked = false;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+}
+
+/* ---- ending ---- */
+
+static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct kvf_status status)
+{
+    struct kvf_store *store = lane->store;
+    struct kvf_drive *drive = lane->drive;
+    uint64_t bytes = kvf_round_up_page(append->record.length);
+    append->status = status;
+    append->location.drive = drive->index;
+    (void)pthread_mutex_lock(&store->lock);
+    drive->queued_bytes -= bytes;
+    if (kvf_is_ok(status)) {
+        drive->stats.write_payload_bytes += append->record.length;
+        drive->stats.used_bytes += bytes;
+        drive->segments[append->location.segment].used_bytes += bytes;
+    } else {
+        drive->stats.dropped++;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    kvf_append_post(store, append, true);
+}
+
+static int drive_error(struct kvf_lane *lane)
+{
+    struct kvf_store *store = lane->store;
+    (void)pthread_mutex_lock(&store->lock);
+    int error = lane->drive->error;
+    (void)pthread_mutex_unlock(&store->lock);
+    return error;
+}
+
+/* The drive takes nothing more until the next start. */
+static void fail_drive(struct kvf_lane *lane, int error)
+{
+    struct kvf_store *store = lane->store;
+    (void)pthread_mutex_lock(&store->lock);
+    if (lane->drive->error == 0)
+        lane->drive->error = error;
+    (void)pthread_mutex_unlock(&store->lock);
+}
+
+void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch)
+{
+    int error = batch->error;
+    if (error != 0)
+        fail_drive(lane, error);
+    switch (batch->kind) {
+    case KVF_BATCH_RECORDS:
+        for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;)
+            end_append(lane, kvf_append_at(node), error == 0 ? kvf_ok() : kvf_io_status(error));
+        break;
+    case KVF_BATCH_SEAL:
+        if (error == 0) {
+            set_segment_state(lane, batch->segment, KVF_SEGMENT_SEALED);
+            lane->filling.segment = NULL;
+        }
+        break;
+    case KVF_BATCH_FREE:
+        if (error == 0)
+            set_segment_state(lane, batch->segment, KVF_SEGMENT_FREE);
+        break;
+    }
+    batch->state = KVF_BATCH_IDLE;
+}
+
+/* ---- moving on ---- */
+
+static bool groups_are_idle(const struct kvf_lane *lane)
+{
+    return lane->groups[0].state == KVF_BATCH_IDLE && lane->groups[1].state == KVF_BATCH_IDLE;
+}
+
+/* With other drives the queue goes to them, else it ends. True when something was moved. */
+static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int error)
+{
+    bool moved = false;
+    struct kvf_store *store = lane->store;
+    while (!kvf_list_is_empty(&lane->queue)) {
+        struct kvf_append *append = kvf_append_at(kvf_list_pop_front(&lane->queue));
+        struct kvf_lane *other = NULL;
+        uint64_t bytes = kvf_round_up_page(append->record.length);
+        (void)pthread_mutex_lock(&store->lock);
+        for (size_t i = 0; i < store->drive_count; i++)
+            if (store->drives[i].error == 0 &&
+                (other == NULL || store->drives[i].queued_bytes < other->drive->queued_bytes))
+                other = &lanes[i];
+        if (other != NULL) {
+            lane->drive->queued_bytes -= bytes;
+            lane->drive->stats.writes_in_flight--;
+            other->drive->queued_bytes += bytes;
+            other->drive->stats.writes_in_flight++;
+            append->location.drive = other->drive->index;
+            kvf_list_push_back(&other->queue, &append->node);
+        }
+        (void)pthread_mutex_unlock(&store->lock);
+        if (other == NULL)
+            end_append(lane, append, kvf_io_status(error));
+        else
+            moved = true;
+    }
+    return moved;
+}
+
+/* Start the next thing for what is queued, if it may start now. */
+static void start_next(struct kvf_lane *lane)
+{
+    struct kvf_batch *batch = &lane->groups[lane->next_group];
+    if (kvf_list_is_empty(&lane->queue) || batch->state != KVF_BATCH_IDLE ||
+        lane->groups[1 - lane->next_group].state == KVF_BATCH_WRITING)
+        return;
+    struct kvf_append *first = kvf_append_at(lane->queue.next);
+    if (lane->filling.segment == NULL && !take_segment(lane)) {
+        if (lane->store->options.reclaim != NULL) {
+            ask_for_segments(lane, first);
+            return;
+        }
+        /* Nobody could give one back. */
+        while (!kvf_list_is_empty(&lane->queue))
+            end_append(lane, kvf_append_at(kvf_list_pop_front(&lane->queue)),
+                       kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));
+        return;
+    }
+    if (kvf_filling_takes(&lane->filling, first)) {
+        bool taken = lane->filling.is_new;
+        kvf_batch_start_group(&lane->filling, batch, &lane->queue);
+        lane->next_group = 1 - lane->next_group;
+        if (taken)
+            ask_for_segments(lane, kvf_append_at(batch->appends.next));
+    } else if (groups_are_idle(lane) && lane->service.state == KVF_BATCH_IDLE) {
+        kvf_batch_start_seal(&lane->filling, &lane->service);
+    }
+}
+
+/* All pieces are back: the fdatasync is next, in the order of the groups. */
+bool kvf_lane_may_sync(const struct kvf_lane *lane, const struct kvf_batch *batch)
+{
+    if (batch->state != KVF_BATCH_WRITTEN)
+        return false;
+    if (batch->kind != KVF_BATCH_RECORDS)
+        return true;
+    const struct kvf_batch *other = &lane->groups[batch == &lane->groups[0]];
+    return other->state != KVF_BATCH_SYNCING;
+}
+
+static void settle(struct kvf_lane *lane, struct kvf_batch *batch)
+{
+    if (batch->state == KVF_BATCH_IDLE || batch->in_flight > 0)
+        return;
+    if (batch->error == 0 && batch->kind == KVF_BATCH_RECORDS)
+        batch->error = drive_error(lane); /* the group before it failed */
+    if (batch->error != 0)
+        kvf_lane_end_batch(lane, batch);
+}
+
+/* The older group first. True when another drive has got something to do. */
+bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
+{
+    settle(lane, &lane->groups[lane->next_group]);
+    settle(lane, &lane->groups[1 - lane->next_group]);
+    settle(lane, &lane->service);
+    int error = drive_error(lane);
+    if (error != 0) {
+        bool moved = abandon_queue(lane, lanes, error);
+        for (struct kvf_list *node; (node = kvf_list_pop_front(&lane->frees)) != NULL;)
+            set_segment_state(lane, kvf_container(node, struct kvf_segment, node),
+                              KVF_SEGMENT_LOST);
+        return moved;
+    }
+    if (lane->service.state == KVF_BATCH_IDLE && !kvf_list_is_empty(&lane->frees))
+        kvf_batch_start_free(
+            lane->drive, kvf_container(kvf_list_pop_front(&lane->frees), struct kvf_segment, node),
+            &lane->service);
+    start_next(lane);
+    return false;
+}
+
+void kvf_lane_take_incoming(struct kvf_lane *lane)
+{
+    kvf_list_splice_back(&lane->queue, &lane->drive->incoming);
+    kvf_list_splice_back(&lane->frees, &lane->drive->frees);
+}
+
+bool kvf_lane_is_idle(const struct kvf_lane *lane)
+{
+    return groups_are_idle(lane) && lane->service.state == KVF_BATCH_IDLE &&
+           kvf_list_is_empty(&lane->frees);
+}
+
+void kvf_lane_finish(struct kvf_lane *lane)
+{
+    if (kvf_lane_is_idle(lane) && kvf_list_is_empty(&lane->queue) &&
+        lane->filling.segment != NULL && lane->filling.record_count > 0 && drive_error(lane) == 0)
+        kvf_batch_start_seal(&lane->filling, &lane->service);
+}
+
+bool kvf_lane_init(struct kvf_lane *lane, struct kvf_store *store, struct kvf_drive *drive)
+{
+    lane->store = store;
+    lane->drive = drive;
+    kvf_list_init(&lane->queue);
+    kvf_list_init(&lane->frees);
+    lane->groups[0].lane = lane->groups[1].lane = lane->service.lane = lane;
+    return kvf_filling_init(&lane->filling, drive) && kvf_batch_init(&lane->groups[0]) &&
+           kvf_batch_init(&lane->groups[1]) && kvf_batch_init(&lane->service);
+}
+
+void kvf_lane_fini(struct kvf_lane *lane)
+{
+    kvf_batch_fini(&lane->groups[0]);
+    kvf_batch_fini(&lane->groups[1]);
+    kvf_batch_fini(&lane->service);
+    kvf_filling_fini(&lane->filling);
+}
