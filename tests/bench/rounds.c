@@ -1,0 +1,170 @@
+#include "tests/bench/rounds.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* ---- the pairs ---- */
+
+static void run_pair(struct rounds *rounds, bool limit_first, rounds_round *ours,
+                     rounds_round *limit, rounds_round *limit2, void *context, unsigned at)
+{
+    if (limit_first)
+        rounds->limit_s[at] = limit(context);
+    rounds->ours_s[at] = ours(context);
+    if (!limit_first)
+        rounds->limit_s[at] = limit(context);
+    if (limit2 != NULL)
+        rounds->limit2_s[at] = limit2(context);
+}
+
+void rounds_run(struct rounds *rounds, unsigned pairs, rounds_round *ours, rounds_round *limit,
+                rounds_round *limit2, void *context)
+{
+    if (pairs < 1 || pairs > ROUNDS_MAX)
+        bench_die("--pairs: give 1 to %d", ROUNDS_MAX);
+    rounds->has_limit2 = limit2 != NULL;
+    for (unsigned i = 0; i < ROUNDS_WARM_UP; i++)
+        run_pair(rounds, i % 2 != 0, ours, limit, limit2, context, 0);
+    for (rounds->n = 0; rounds->n < pairs; rounds->n++)
+        run_pair(rounds, rounds->n % 2 != 0, ours, limit, limit2, context, rounds->n);
+}
+
+/* ---- the row ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x, y;
+    memcpy(&x, a, sizeof(x));
+    memcpy(&y, b, sizeof(y));
+    return (x > y) - (x < y);
+}
+
+/* The value with `share` of the others below it; sorts a copy. */
+static double quantile(const double *values, unsigned n, double share)
+{
+    double sorted[ROUNDS_MAX];
+    memcpy(sorted, values, n * sizeof(*values));
+    qsort(sorted, n, sizeof(*sorted), compare);
+    double place = share * (n - 1);
+    unsigned below = (unsigned)place;
+    if (below + 1 >= n)
+        return sorted[n - 1];
+    return sorted[below] + (sorted[below + 1] - sorted[below]) * (place - below);
+}
+
+static double in_unit(const struct rounds *rounds, double seconds)
+{
+    return rounds->unit == ROUNDS_MS ? seconds * 1e3 : (double)rounds->round_bytes / seconds / 1e9;
+}
+
+static void print_ratio(const char *key, const struct rounds *rounds, const double *limit_s)
+{
+    double ratios[ROUNDS_MAX];
+    for (unsigned i = 0; i < rounds->n; i++)
+        ratios[i] = limit_s[i] / rounds->ours_s[i];
+    (void)printf(", \"%s\": %.3f, \"%s_quartiles\": [%.3f, %.3f]", key,
+                 quantile(ratios, rounds->n, 0.5), key, quantile(ratios, rounds->n, 0.25),
+                 quantile(ratios, rounds->n, 0.75));
+}
+
+void rounds_print(const struct rounds *rounds)
+{
+    (void)printf("{\"name\": \"%s\", \"device\": \"%s\", \"block_bytes\": %llu", rounds->name,
+                 rounds->device, (unsigned long long)rounds->block_bytes);
+    (void)printf(", \"ours\": %.4g, \"limit\": %.4g",
+                 in_unit(rounds, quantile(rounds->ours_s, rounds->n, 0.5)),
+                 in_unit(rounds, quantile(rounds->limit_s, rounds->n, 0.5)));
+    print_ratio("ratio", rounds, rounds->limit_s);
+    if (rounds->has_limit2) {
+        (void)printf(", \"limit2\": %.4g",
+                     in_unit(rounds, quantile(rounds->limit2_s, rounds->n, 0.5)));
+        print_ratio("ratio2", rounds, rounds->limit2_s);
+    }
+    (void)printf(", \"unit\": \"%s\", \"n\": %u}\n", rounds->unit == ROUNDS_MS ? "ms" : "GB/s",
+                 rounds->n);
+    (void)fflush(stdout);
+}
+
+/* ---- the rest ---- */
+
+double bench_now_s(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+void bench_pin(int core)
+{
+    cpu_set_t set;
+    if (core < 0)
+        return;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)core, &set);
+    if (sched_setaffinity(0, sizeof(set), &set) != 0)
+        bench_die("core %d: %s", core, strerror(errno));
+}
+
+void bench_die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    (void)fputs("bench: ", stderr);
+    (void)vfprintf(stderr, format, arguments);
+    (void)fputc('\n', stderr);
+    va_end(arguments);
+    exit(1);
+}
+
+void bench_check(struct kvf_status status, const char *what)
+{
+    if (!kvf_is_ok(status))
+        bench_die("%s: %s (%s, %d)", what, kvf_code_name(status.code),
+                  kvf_module_name(status.module), status.detail);
+}
+
+void *bench_allocate(size_t bytes)
+{
+    void *memory = calloc(1, bytes);
+    if (memory == NULL)
+        bench_die("no memory for %zu bytes", bytes);
+    return memory;
+}
+
+uint8_t *bench_memory(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        bench_die("no memory for %zu bytes", bytes);
+    bench_fill(memory, bytes, bytes);
+    return memory;
+}
+
+void bench_fill(void *at, size_t bytes, uint64_t seed)
+{
+    uint8_t *to = at;
+    uint64_t x = seed * 0x9e3779b97f4a7c15 + 1;
+    for (size_t done = 0; done < bytes; done += sizeof(x)) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        memcpy(to + done, &x, bytes - done < sizeof(x) ? bytes - done : sizeof(x));
+    }
+}
+
+uint64_t bench_number(const char *text)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0' || end == text)
+        bench_die("%s: give a whole number", text);
+    return number;
+}
