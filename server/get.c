@@ -574,6 +574,9 @@ static void answer_early(struct get *get, enum kvf_code code)
             miss(item, code);
         settle_charge(get, item);
     }
+    for (uint32_t i = 0; i < get->item_count; i++)
+        if (get->items[i].loading)
+            kvf_load_leave(&get->items[i].waiter);
     get->waits = 0;
     kvf_timer_stop(get->gets->loop, &get->lookup_timer);
     if (get->lookup_open)

@@ -13,15 +13,16 @@ static void free_if_over(struct kvf_lease *lease)
 {
     if (lease->state != KVF_LEASE_RELEASED || lease->held > 0 || lease->working)
         return;
-    void (*freed)(void *user) = lease->freed;
+    void (*freed)(void *user, uint32_t block_count) = lease->freed;
     void *user = lease->user;
+    uint32_t block_count = lease->block_count;
     kvf_timer_stop(lease->leases->loop, &lease->timer);
     kvf_list_remove(&lease->node);
     lease->leases->open--;
     free(lease->lane_blocks);
     free(lease->blocks);
     free(lease);
-    freed(user);
+    freed(user, block_count);
 }
 
 static void return_charge(struct kvf_lease *lease, struct kvf_lease_block *block)

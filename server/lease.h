@@ -79,7 +79,7 @@ struct kvf_lease {
     struct kvf_lane *lane;
     struct kvf_budget *identity_budget;
     const struct kvf_lease_events *events;
-    void (*freed)(void *user); /* once, last, whatever came before */
+    void (*freed)(void *user, uint32_t block_count); /* once, last, whatever came before */
     void *user;
     struct kvf_list node; /* the session's; taken out when freed */
 

@@ -68,9 +68,10 @@ static void overdue(struct kvf_lease *lease)
     kvf_lease_release(lease);
 }
 
-static void freed(void *user)
+static void freed(void *user, uint32_t block_count)
 {
     struct read *read = user;
+    (void)block_count;
     read->freed++;
     read->lease = NULL;
 }

@@ -29,7 +29,8 @@ struct batch {
     struct kvf_read_set set;
     struct kvf_pull pull;
     struct kvf_read **reads;
-    struct kvf_pull_block *blocks;
+    struct kvf_pull_block *blocks; /* NULL: not a pull */
+    bool pull_over;                /* it has told every result */
     struct kvf_load items[];
 };
 
@@ -91,8 +92,10 @@ static void tell_ended(struct kvf_load *load, struct kvf_status status, bool all
         if (!all)
             kvf_list_remove(&waiter->node);
         waiter->ended(waiter, status);
-        if (!all)
+        if (!all) {
+            waiter->load = NULL;
             waiter->gone(waiter);
+        }
     }
 }
 
@@ -105,6 +108,7 @@ static void over(struct kvf_load *load)
     load->loads->open--;
     while ((node = kvf_list_pop_front(&load->waiters)) != NULL) {
         struct kvf_load_waiter *waiter = kvf_container(node, struct kvf_load_waiter, node);
+        waiter->load = NULL;
         waiter->gone(waiter);
     }
     kvf_entry_unpin(load->loads->options.index, entry);
@@ -128,7 +132,30 @@ void kvf_load_join(struct kvf_loads *loads, struct kvf_entry *entry, struct kvf_
     if (!kvf_list_is_empty(&load->waiters))
         loads->options.counters->coalesced_loads++;
     waiter->told = false;
+    waiter->load = load;
     kvf_list_push_back(&load->waiters, &waiter->node);
+}
+
+static bool is_listened_to(const struct kvf_load *load)
+{
+    kvf_list_for_each (node, &load->waiters)
+        if (!kvf_container(node, struct kvf_load_waiter, node)->told)
+            return true;
+    return false;
+}
+
+void kvf_load_leave(struct kvf_load_waiter *waiter)
+{
+    if (waiter->load == NULL || waiter->told)
+        return;
+    struct batch *batch = waiter->load->batch;
+    waiter->told = true;
+    if (batch->blocks == NULL || batch->pull_over)
+        return;
+    for (uint32_t i = 0; i < batch->pull.block_count; i++)
+        if (batch->blocks[i].state < KVF_PULL_ENDED && is_listened_to(&batch->items[i]))
+            return;
+    kvf_pull_cancel(&batch->pull);
 }
 
 uint64_t kvf_load_landed_bytes(const struct kvf_entry *entry)
@@ -273,7 +300,9 @@ static void pull_freed(struct kvf_pull *pull, uint32_t index)
 
 static void pull_ended(struct kvf_pull *pull)
 {
-    leave_batch(kvf_container(pull, struct batch, pull));
+    struct batch *batch = kvf_container(pull, struct batch, pull);
+    batch->pull_over = true;
+    leave_batch(batch);
 }
 
 bool kvf_load_from_source(struct kvf_loads *loads, const struct kvf_load_pull *how,

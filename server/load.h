@@ -29,7 +29,8 @@ struct kvf_load_waiter {
     void (*gone)(struct kvf_load_waiter *waiter);
 
     struct kvf_list node;
-    bool told; /* `ended` has run */
+    struct kvf_load *load; /* NULL once gone */
+    bool told;             /* `ended` has run, or the waiter does not want to hear it */
 };
 
 struct kvf_loads_options {
@@ -47,6 +48,9 @@ void kvf_loads_destroy(struct kvf_loads *loads);
 /* Wait for the load that the entry has. */
 void kvf_load_join(struct kvf_loads *loads, struct kvf_entry *entry,
                    struct kvf_load_waiter *waiter);
+/* Do not hear `ended` any more; `gone` still comes, perhaps inside the call. A pull that nobody listens to is
+ * cancelled; a read from SSD goes on, for it is soon over and its bytes are good. */
+void kvf_load_leave(struct kvf_load_waiter *waiter);
 /* Bytes of a load's front that are in memory now; for whoever joins late. */
 uint64_t kvf_load_landed_bytes(const struct kvf_entry *entry);
 

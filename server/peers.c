@@ -24,6 +24,7 @@ struct identity {
     struct kvf_list node;
     struct kvf_budget budget;
     uint32_t sessions;
+    uint64_t open_blocks; /* of leases that exist */
     char name[];
 };
 
@@ -296,10 +297,11 @@ static const struct kvf_lease_events lease_events = {
     .overdue = read_overdue,
 };
 
-static void lease_freed(void *user)
+static void lease_freed(void *user, uint32_t block_count)
 {
     struct session *session = user;
     session->lease_count--;
+    session->identity->open_blocks -= block_count;
     settle(session);
 }
 
@@ -381,7 +383,8 @@ static void take_read(struct session *session, const Kvferry__Read *read)
     enum kvf_code code = KVF_OK;
     if (session->peers->draining)
         code = KVF_DRAINING;
-    else if (session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS)
+    else if (session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS ||
+             session->identity->open_blocks + read->n_blocks > KVF_MAX_BLOCKS_PER_IDENTITY)
         code = KVF_BUSY;
     else if ((lease = kvf_lease_create(session->peers->options.leases, (uint32_t)read->n_blocks)) ==
              NULL)
@@ -392,6 +395,7 @@ static void take_read(struct session *session, const Kvferry__Read *read)
     }
     fill_lease(session, lease, read);
     session->lease_count++;
+    session->identity->open_blocks += read->n_blocks;
     kvf_list_push_back(&session->leases, &lease->node);
     kvf_lease_start(lease);
 }
