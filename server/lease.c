@@ -295,9 +295,8 @@ static bool admit(struct kvf_request *request)
     lease->timer.fire = overdue;
     kvf_timer_start(leases->loop, &lease->timer, lease->deadline_ns + RELEASE_GRACE_NS);
     lease->working = true; /* the session may end inside an event */
+    offer(lease);          /* first: the lane's thread sends while Grants are packed */
     lease->events->granted(lease);
-    if (lease->state == KVF_LEASE_GRANTED)
-        offer(lease);
     join_loads(lease);
     if (lease->state == KVF_LEASE_GRANTED)
         watch_pending(lease);

@@ -250,7 +250,7 @@ static void grant__released_by_the_event__leaves_nothing(void **state)
     prepare(&read, LIST(1, 2), 2, 10000);
     read.release_when_granted = true;
     kvf_lease_start(read.lease);
-    assert_int_equal(read.freed, 1);
+    node_run_until(read.freed == 1); /* the lane and the load let go first */
     stop();
 }
 
