@@ -13,6 +13,7 @@
 #include "base/pool.h"
 
 #include "base/block.h"
+#include "base/memory.h"
 
 #include <stdlib.h>
 
@@ -197,6 +198,15 @@ struct kvf_status kvf_pool_create_cut(uint64_t bytes, uint64_t arena_bytes, bool
         return kvf_why_set(why, kvf_fail(KVF_MODULE_BASE, KVF_TOO_LARGE, 0),
                            "a pool of %llu MiB: it can have at most 15 TiB",
                            (unsigned long long)(bytes / KVF_MIB));
+
+    /* Every page is taken at once: asking for more than there is would call the kernel's OOM killer on somebody. */
+    uint64_t available_bytes = kvf_memory_available_bytes();
+    if (!hugepages && bytes > available_bytes)
+        return kvf_why_set(why, kvf_fail(KVF_MODULE_BASE, KVF_NO_MEMORY, 0),
+                           "a pool of %llu MiB: only %llu MiB of memory are available: lower "
+                           "--pool-mib or give the process more memory",
+                           (unsigned long long)(bytes / KVF_MIB),
+                           (unsigned long long)(available_bytes / KVF_MIB));
 
     struct kvf_pool *pool = calloc(1, sizeof(*pool));
     if (pool == NULL)

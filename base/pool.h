@@ -17,7 +17,8 @@
 
 struct kvf_pool;
 
-/* Arenas of <= 1 GiB until `bytes` (a multiple of 1 MiB) is reached. */
+/* Arenas of <= 1 GiB until `bytes` (a multiple of 1 MiB) is reached. NO_MEMORY when that much is not there: it is looked
+ * up before anything is taken. */
 KVF_MUST_USE struct kvf_status kvf_pool_create(uint64_t bytes, bool hugepages,
                                                struct kvf_pool **give, struct kvf_why *why);
 /* The same with arenas of at most arena_bytes (whole MiB, at most KVF_ARENA_MAX_BYTES): many arenas

@@ -1,6 +1,7 @@
 #include "base/pool.h"
 
 #include "base/block.h"
+#include "base/memory.h"
 #include "base/test.h"
 
 #include <fcntl.h>
@@ -259,6 +260,21 @@ static void pool_create__fails_at_each_arena__gives_all_back(void **state)
     }
 }
 
+static void pool_create__more_than_there_is__is_refused_before_anything_is_taken(void **state)
+{
+    (void)state;
+    struct kvf_pool *pool = NULL;
+    struct kvf_why why = {.text = ""};
+    uint64_t available_bytes = kvf_memory_available_bytes();
+    assert_true(available_bytes > 0);
+    if (available_bytes > (UINT64_C(4) << 40))
+        skip(); /* more than a pool can have */
+    uint64_t bytes = available_bytes / KVF_MIB * KVF_MIB + (UINT64_C(64) << 30);
+    assert_int_equal(kvf_pool_create(bytes, false, &pool, &why).code, KVF_NO_MEMORY);
+    assert_non_null(strstr(why.text, "--pool-mib"));
+    assert_null(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +285,7 @@ int main(void)
         cmocka_unit_test(pool_alloc__one_byte_to_a_whole_gibibyte__fits),
         cmocka_unit_test(pool_create__impossible_sizes__are_refused_with_a_reason),
         cmocka_unit_test(pool_create__fails_at_each_arena__gives_all_back),
+        cmocka_unit_test(pool_create__more_than_there_is__is_refused_before_anything_is_taken),
     };
     return cmocka_run_group_tests_name("base/pool", tests, NULL, NULL);
 }

@@ -348,6 +348,18 @@ static struct kvf_status probe_port(const char *flag, const char *address, struc
                                            : "name an address of this host");
 }
 
+/* Better no daemon than one that seems to keep rights which it does not look at. */
+static struct kvf_status refuse_what_is_not_kept(const struct kvf_config *config,
+                                                 struct kvf_why *why)
+{
+    if (config->acl == NULL)
+        return kvf_ok();
+    return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0),
+                       "--acl %s: this version does not keep rights per identity: leave it out and "
+                       "listen on loopback only, or join hosts by a tunnel",
+                       config->acl);
+}
+
 static struct kvf_status prepare_run_dir(struct kvf_manager *manager, struct kvf_why *why)
 {
     const char *dir = manager->config->run_dir;
@@ -665,7 +677,9 @@ struct kvf_status kvf_manager_create(struct kvf_config *config, struct kvf_loop 
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     manager->config = config;
     manager->loop = loop;
-    struct kvf_status status = probe_port("--listen", config->listen, why);
+    struct kvf_status status = refuse_what_is_not_kept(config, why);
+    if (kvf_is_ok(status))
+        status = probe_port("--listen", config->listen, why);
     if (kvf_is_ok(status))
         status = probe_port("--data-listen", config->data_listen, why);
     if (kvf_is_ok(status))

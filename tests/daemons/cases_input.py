@@ -75,6 +75,10 @@ def refused_impossible_sizes(case):
     _refused(case, 2, ["--read-batch-mib", "19", "--query-limit-per-instance-mib"], read_batch_mib=19)
 
 
+def refused_pool_beyond_the_memory(case):
+    _refused(case, 1, ["--pool-mib", str(8 << 20)], pool_mib=8 << 20)
+
+
 def refused_ssd_directories(case):
     _refused(case, 1, ["missing"], ssd_path="missing")
     with open(case.path("file"), "w") as file:
@@ -131,6 +135,10 @@ def refused_plaintext_off_loopback(case):
     _refused(case, 2, ["--peer", "192.0.2.1:9470", "TLS"], peer="192.0.2.1:9470", insecure_loopback=True)
     _refused(case, 2, ["--tls-key"], tls_cert="c.pem", tls_ca="a.pem", listen="0.0.0.0:19999")
     _refused(case, 2, ["--ucx-trust-peers"], transport="ucx")
+
+
+def refused_acl_that_would_not_be_kept(case):
+    _refused(case, 2, ["--acl", "rights"], acl="acl.json")
 
 
 def refused_configuration_files(case):
