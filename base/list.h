@@ -13,7 +13,7 @@ struct kvf_list {
 
 /* The struct of type `type` whose member `member` is at `pointer`. */
 #define kvf_container(pointer, type, member)                                                       \
-    ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 static inline void kvf_list_init(struct kvf_list *node)
 {

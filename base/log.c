@@ -1,17 +1,9 @@
 #include "base/log.h"
 
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
-
-static _Atomic int lowest = KVF_LOG_INFO;
-
-void kvf_log_set_level(enum kvf_log_level level)
-{
-    atomic_store(&lowest, (int)level);
-}
 
 static size_t cut(int written, size_t room)
 {
@@ -22,9 +14,7 @@ static size_t cut(int written, size_t room)
 
 void kvf_log(enum kvf_log_level level, const char *who, const char *format, ...)
 {
-    static const char *const names[] = {"debug", "info", "warning", "error"};
-    if ((int)level < atomic_load(&lowest))
-        return;
+    static const char *const names[] = {"info", "warning", "error"};
 
     char line[1024];
     const size_t room = sizeof(line) - 1; /* one byte stays for the newline */

@@ -7,14 +7,10 @@
 #include "base/status.h"
 
 enum kvf_log_level {
-    KVF_LOG_DEBUG = 0,
-    KVF_LOG_INFO,
+    KVF_LOG_INFO = 0,
     KVF_LOG_WARNING,
     KVF_LOG_ERROR,
 };
-
-/* Lines below this level are dropped. Default INFO. */
-void kvf_log_set_level(enum kvf_log_level level);
 
 /* "2026-11-30T12:00:00.123Z info server: text". Control bytes in the text become '?', so that a foreign string cannot
  * forge a line; lines are cut at 1 KiB. */

@@ -1,6 +1,6 @@
-#include "base/loop.h"
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/loop.h"
 #include "base/test.h"
 
 #include <pthread.h>
@@ -145,7 +145,8 @@ static void watch__stopped_by_another_in_the_same_round__is_not_called(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(post__many_threads__each_in_order_none_lost, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(post__many_threads__each_in_order_none_lost, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(timer__many_started_moved_stopped__fire_in_order, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(watch__stopped_by_another_in_the_same_round__is_not_called,

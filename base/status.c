@@ -27,9 +27,9 @@ static const char *const code_names[KVF_CODE_COUNT] = {
 };
 
 static const char *const module_names[KVF_MODULE_COUNT] = {
-    [KVF_MODULE_BASE] = "base",           [KVF_MODULE_PROTO] = "proto",
-    [KVF_MODULE_STORAGE] = "storage",     [KVF_MODULE_TRANSPORT] = "transport",
-    [KVF_MODULE_CLIENT] = "client",       [KVF_MODULE_SERVER] = "server",
+    [KVF_MODULE_BASE] = "base",       [KVF_MODULE_PROTO] = "proto",
+    [KVF_MODULE_STORAGE] = "storage", [KVF_MODULE_TRANSPORT] = "transport",
+    [KVF_MODULE_CLIENT] = "client",   [KVF_MODULE_SERVER] = "server",
 };
 
 const char *kvf_code_name(unsigned code)
@@ -42,7 +42,8 @@ const char *kvf_module_name(unsigned module)
     return module < KVF_MODULE_COUNT ? module_names[module] : "unknown";
 }
 
-struct kvf_status kvf_why_set(struct kvf_why *why, struct kvf_status status, const char *format, ...)
+struct kvf_status kvf_why_set(struct kvf_why *why, struct kvf_status status, const char *format,
+                              ...)
 {
     if (why != NULL) {
         va_list arguments;

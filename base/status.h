@@ -79,7 +79,8 @@ const char *kvf_module_name(unsigned module);
 
 /* Fill why (may be NULL); longer text is cut. Returns the status that the caller goes on to return. */
 KVF_PRINTF(3, 4)
-struct kvf_status kvf_why_set(struct kvf_why *why, struct kvf_status status, const char *format, ...);
+struct kvf_status kvf_why_set(struct kvf_why *why, struct kvf_status status, const char *format,
+                              ...);
 
 /* Leave the function when an expression's status is not OK. */
 #define KVF_TRY(expression)                                                                        \
@@ -92,6 +93,7 @@ struct kvf_status kvf_why_set(struct kvf_why *why, struct kvf_status status, con
 /* For our own bugs only, never for what a peer, an engine, a disk, a file or a flag said. On in every build. */
 #define kvf_assert(condition)                                                                      \
     ((condition) ? (void)0 : kvf_assert_failed(#condition, __FILE__, __LINE__))
-__attribute__((noreturn, cold)) void kvf_assert_failed(const char *condition, const char *file, int line);
+__attribute__((noreturn, cold)) void kvf_assert_failed(const char *condition, const char *file,
+                                                       int line);
 
 #endif

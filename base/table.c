@@ -77,7 +77,8 @@ struct kvf_table_node *kvf_table_find(const struct kvf_table *table, uint64_t ha
     return NULL;
 }
 
-struct kvf_table_node *kvf_table_next(const struct kvf_table *table, const struct kvf_table_node *node)
+struct kvf_table_node *kvf_table_next(const struct kvf_table *table,
+                                      const struct kvf_table_node *node)
 {
     size_t slot = 0;
     if (node != NULL) {

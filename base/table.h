@@ -33,7 +33,8 @@ struct kvf_table_node *kvf_table_find(const struct kvf_table *table, uint64_t ha
                                       kvf_table_same *same, const void *key);
 /* Walk all nodes in no order: NULL gives the first, NULL comes back after the last. The table must not change
  * meanwhile. */
-struct kvf_table_node *kvf_table_next(const struct kvf_table *table, const struct kvf_table_node *node);
+struct kvf_table_node *kvf_table_next(const struct kvf_table *table,
+                                      const struct kvf_table_node *node);
 
 /* A keyed 64-bit hash for keys that strangers choose: seeded per process, so that chains cannot be aimed at. */
 uint64_t kvf_hash(uint64_t seed, const void *data, size_t bytes);

@@ -1,5 +1,5 @@
-#include "base/table.h"
 #include "base/list.h"
+#include "base/table.h"
 #include "base/test.h"
 
 struct item {

@@ -1,8 +1,9 @@
 #include "base/worker.h"
 
+#include "base/list.h"
+
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 struct kvf_worker {
@@ -40,7 +41,7 @@ static void *serve(void *argument)
 
 static void finish(struct kvf_post *post)
 {
-    struct kvf_job *job = (struct kvf_job *)(void *)((char *)post - offsetof(struct kvf_job, post));
+    struct kvf_job *job = kvf_container(post, struct kvf_job, post);
     job->done(job);
 }
 

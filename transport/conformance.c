@@ -578,8 +578,8 @@ static void close__1000_times__no_descriptor_is_left(void **state)
             kvf_loop_run_once(testbed.loop, 1);
         testbed_lanes_close();
     }
-    testbed_lanes_open(); /* after it no half-open connection of the rounds above is left unserved
-                           */
+    /* After it no half-open connection of the rounds above is left unserved. */
+    testbed_lanes_open();
     testbed_lanes_close();
     testbed_serve_ms(1200); /* a connection that never said its nonce has one second */
     assert_int_equal(open_descriptors(), before);

@@ -320,8 +320,7 @@ static void take_dirty(struct kvf_lane *lane, struct kvf_lane_block *block)
 
 static void take_inbox(struct kvf_lane *lane)
 {
-    /* Dirty blocks first out of their box: the Reads that they belong to are then in the other one.
-     */
+    /* Dirty blocks first out of their box: the Reads that they belong to are then in the other. */
     struct kvf_lane_block *block = reverse_blocks(atomic_exchange(&lane->dirty, NULL));
     lane_take_reads(lane);
     while (block != NULL) {

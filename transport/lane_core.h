@@ -66,8 +66,8 @@ struct lane_side {
     void (*withdraw)(struct kvf_lane *lane, struct kvf_lane_block *block);
     /* After a round of the above. */
     void (*settle)(struct kvf_lane *lane);
-    /* Let go of the network and of all memory, call lane_end_blocks, then lane_gone, now or later.
-     */
+    /* Let go of the network and of all memory, call lane_end_blocks, then lane_gone; now or
+     * later. */
     void (*stop)(struct kvf_lane *lane);
     void (*destroy)(struct kvf_lane *lane);
 };

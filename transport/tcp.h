@@ -157,7 +157,6 @@ void tcp_sender_landed(struct tcp_lane *lane, struct kvf_lane_block *block);
 void tcp_sender_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block);
 /* One send of about 1 MiB; asks for EPOLLOUT when there is more. */
 void tcp_sender_step(struct tcp_lane *lane);
-bool tcp_sender_is_idle(const struct tcp_lane *lane);
 
 /* tcp_receive.c */
 void tcp_receiver_adopt(struct tcp_lane *lane, struct kvf_lane_read *read);

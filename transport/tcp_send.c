@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define SHORT_TURN_BYTES                                                                           \
-    (64u << 10) /* a turn with less left ends rather than cut a frame that small */
+/* A turn with less left ends rather than cut a frame that small. */
+#define SHORT_TURN_BYTES (64u << 10)
 
 struct batch {
     struct tcp_thread *room;
@@ -230,6 +230,11 @@ static void account(struct tcp_lane *lane, struct batch *batch, uint64_t sent)
     }
 }
 
+static bool is_idle(const struct tcp_lane *lane)
+{
+    return lane->sender.current.block == NULL && kvf_list_is_empty(&lane->sender.ready_reads);
+}
+
 void tcp_sender_step(struct tcp_lane *lane)
 {
     struct batch batch = {.room = tcp_thread_of(lane)};
@@ -244,10 +249,5 @@ void tcp_sender_step(struct tcp_lane *lane)
             return;
         }
     }
-    tcp_lane_want_send(lane, !tcp_sender_is_idle(lane));
-}
-
-bool tcp_sender_is_idle(const struct tcp_lane *lane)
-{
-    return lane->sender.current.block == NULL && kvf_list_is_empty(&lane->sender.ready_reads);
+    tcp_lane_want_send(lane, !is_idle(lane));
 }

@@ -49,7 +49,8 @@ struct kvf_lane_nonces {
 struct kvf_transport_options {
     struct kvf_loop *loop;
     unsigned lane_threads; /* 0: 2 */
-    const struct kvf_arena *const *arenas; /* where blocks may lie; registered with the NICs; borrowed for life */
+    /* Where blocks may lie; registered with the NICs; borrowed for life. */
+    const struct kvf_arena *const *arenas;
     size_t arena_count;
 };
 
@@ -75,16 +76,16 @@ struct kvf_lane_events {
 };
 
 /* Source: make nonces (random) and a lane that waits for the one connection that says them, until the deadline. */
-KVF_MUST_USE struct kvf_status kvf_lane_invite(struct kvf_transport *transport, uint64_t deadline_ns,
+KVF_MUST_USE struct kvf_status kvf_lane_invite(struct kvf_transport *transport,
+                                               uint64_t deadline_ns,
                                                const struct kvf_lane_events *events, void *user,
                                                struct kvf_lane_nonces *nonces,
                                                struct kvf_lane **give);
 /* Consumer: connect to "HOST:PORT", a numeric address or a name that the caller accepts to wait for. */
-KVF_MUST_USE struct kvf_status kvf_lane_connect(struct kvf_transport *transport, const char *address,
-                                                const struct kvf_lane_nonces *nonces,
-                                                uint64_t deadline_ns,
-                                                const struct kvf_lane_events *events, void *user,
-                                                struct kvf_lane **give);
+KVF_MUST_USE struct kvf_status
+kvf_lane_connect(struct kvf_transport *transport, const char *address,
+                 const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
+                 const struct kvf_lane_events *events, void *user, struct kvf_lane **give);
 /* End it. Blocks that are still open end CANCELLED, then `closed` runs; neither waits for the other side. */
 void kvf_lane_close(struct kvf_lane *lane);
 

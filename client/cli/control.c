@@ -12,8 +12,8 @@
 #include <time.h>
 
 #define DRAIN_TIMEOUT_MS UINT64_C(600000) /* drain --wait without --timeout-s */
-#define DESERTED_MS                                                                                \
-    UINT64_C(5000) /* this long a socket without a listener may be a daemon's last moment */
+/* This long a socket without a listener may be a daemon's last moment. */
+#define DESERTED_MS UINT64_C(5000)
 
 static enum words_exit open_admin(const char *what, const struct cli_options *options,
                                   struct admin **give)

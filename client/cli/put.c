@@ -17,8 +17,7 @@ struct input {
     const char *name;
     int fd;
     uint64_t bytes;
-    void *
-        data; /* what cannot say its length beforehand (a pipe) was read into this; NULL: read fd */
+    void *data; /* what came from a pipe, which cannot say its length beforehand; NULL: read fd */
 };
 
 static enum words_exit judge_length(const struct input *input)

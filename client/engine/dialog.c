@@ -169,7 +169,8 @@ static struct kvf_status send_request(struct kvf_client *client, Kvferry__Engine
     }
 }
 
-void dialog_tell(struct kvf_client *client, Kvferry__EngineRequest *request)
+/* Send what has no answer; if it cannot be sent the session ends. */
+static void tell(struct kvf_client *client, Kvferry__EngineRequest *request)
 {
     if (client->ended)
         return;
@@ -186,7 +187,7 @@ void dialog_release(struct kvf_client *client, uint64_t get, size_t count)
     release.blocks = client->indexes;
     request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_RELEASE;
     request.release = &release;
-    dialog_tell(client, &request);
+    tell(client, &request);
 }
 
 void dialog_abort(struct kvf_client *client, size_t count)
@@ -199,7 +200,7 @@ void dialog_abort(struct kvf_client *client, size_t count)
     abort_puts.puts = client->handles;
     request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_PUT_ABORT;
     request.put_abort = &abort_puts;
-    dialog_tell(client, &request);
+    tell(client, &request);
 }
 
 /* Spares the daemon the work for an answer that nobody waits for. Not sent if the socket is full:

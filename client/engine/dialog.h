@@ -6,8 +6,7 @@
  * once.
  *
  *   OPEN  --DrainNotice-->  draining (new requests are not sent any more, the rest goes on)
- *   any   --end of file, a send that fails, an illegal message-->  ENDED: everything answers
- * UNAVAILABLE
+ *   any   --end of file, a send that fails, an illegal message-->  ENDED (UNAVAILABLE to all)
  *
  * The socket stays open (shut down) until the client is closed, so that its number is not used
  * again meanwhile. */
@@ -21,10 +20,10 @@
 
 #define DIALOG_BLOCKS KVF_WIRE_MAX_BLOCKS /* of one request */
 #define DIALOG_LATE_MAX 64u               /* requests given up whose answers are still to come */
-#define DIALOG_GRACE_MS                                                                            \
-    2000u /* the daemon answers at the deadline; this long we wait for it to arrive */
-#define DIALOG_SCRATCH_BYTES                                                                       \
-    (8u << 20) /* for the unpacked form of any message; touched only where used */
+/* The daemon answers at the deadline; this long we wait for it to arrive. */
+#define DIALOG_GRACE_MS 2000u
+/* For the unpacked form of any message; touched only where used. */
+#define DIALOG_SCRATCH_BYTES (8u << 20)
 #define DIALOG_TIMEOUT_MAX_MS (24u * 3600u * 1000u)
 #define DIALOG_SOURCE_MAX_BYTES 320u /* HOST:PORT */
 
@@ -83,9 +82,6 @@ KVF_MUST_USE struct kvf_status dialog_ask(struct kvf_client *client,
 /* Wait for a further packet of the answer to the last request. */
 KVF_MUST_USE struct kvf_status dialog_more(struct kvf_client *client, uint64_t deadline_ns,
                                            const Kvferry__EngineReply **reply);
-/* Send what has no answer. If it cannot be sent the session ends, for the daemon must not keep
- * pinned what we have given back. */
-void dialog_tell(struct kvf_client *client, Kvferry__EngineRequest *request);
 /* Take what is there without waiting, within reason. */
 void dialog_drain_socket(struct kvf_client *client);
 
@@ -98,7 +94,9 @@ KVF_MUST_USE struct kvf_status dialog_check(const struct kvf_client *client);
 void *dialog_place(const struct kvf_client *client, uint32_t arena, uint64_t offset,
                    uint64_t length);
 
-/* Release what a Get pinned: the `count` blocks of client->indexes, or all when count is 0. */
+/* Release what a Get pinned: the `count` blocks of client->indexes, or all when count is 0. If this
+ * or the next cannot be sent the session ends, for the daemon must not keep pinned what we have
+ * given back. */
 void dialog_release(struct kvf_client *client, uint64_t get, size_t count);
 /* Abort the `count` puts of client->handles. */
 void dialog_abort(struct kvf_client *client, size_t count);

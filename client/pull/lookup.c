@@ -9,11 +9,6 @@
 
 static void ask(struct kvf_lookup *lookup);
 
-static struct kvf_status fail(enum kvf_code code)
-{
-    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
-}
-
 static uint32_t page_count(const struct kvf_lookup *lookup)
 {
     uint32_t left = lookup->block_count - lookup->first;
@@ -26,7 +21,7 @@ static void take_block(struct kvf_lookup_block *block, const Kvferry__LookupBloc
 {
     block->status = wire_status(answer->code);
     if (answer->code == KVF_OK && (answer->length == 0 || answer->length > KVF_BLOCK_MAX_BYTES))
-        block->status = fail(KVF_NOT_FOUND); /* it is no block */
+        block->status = pull_fail(KVF_NOT_FOUND); /* it is no block */
     if (!kvf_is_ok(block->status))
         return;
     block->length = answer->length;
@@ -43,7 +38,7 @@ static void message(struct kvf_rpc_call *call, void *user, struct kvf_bytes byte
     if (lookup->answered || reply == NULL || reply->n_blocks != count ||
         !source_may_serve(source, call)) {
         lookup->answered = false;
-        lookup->failure = fail(KVF_UNAVAILABLE);
+        lookup->failure = pull_fail(KVF_UNAVAILABLE);
         kvf_rpc_call_cancel(call);
         return;
     }
@@ -70,8 +65,8 @@ static struct kvf_status why_not(const struct kvf_lookup *lookup)
     if (!kvf_is_ok(lookup->failure))
         return lookup->failure;
     if (kvf_clock_now_ns() >= lookup->deadline_ns)
-        return fail(KVF_DEADLINE);
-    return fail(KVF_UNAVAILABLE);
+        return pull_fail(KVF_DEADLINE);
+    return pull_fail(KVF_UNAVAILABLE);
 }
 
 /* gRPC would go on failing for a while, by its own back-off; ours is enough. */
@@ -133,7 +128,7 @@ static struct kvf_status send_keys(struct kvf_lookup *lookup)
     }
     struct kvf_bytes bytes = wire_pack(&lookup->source->wire, &request.base);
     if (bytes.data == NULL)
-        return fail(KVF_NO_MEMORY);
+        return pull_fail(KVF_NO_MEMORY);
     kvf_rpc_call_send(lookup->call, bytes);
     kvf_rpc_call_half_close(lookup->call);
     return kvf_ok();
@@ -156,12 +151,12 @@ static void ask(struct kvf_lookup *lookup)
     uint64_t left_ns = kvf_clock_left_ns(lookup->deadline_ns, kvf_clock_now_ns());
     lookup->answered = false;
     if (left_ns == 0) {
-        fail_soon(lookup, fail(KVF_DEADLINE));
+        fail_soon(lookup, pull_fail(KVF_DEADLINE));
         return;
     }
     if (!kvf_is_ok(start_call(lookup, left_ns))) {
         lookup->call = NULL;
-        fail_soon(lookup, fail(KVF_UNAVAILABLE));
+        fail_soon(lookup, pull_fail(KVF_UNAVAILABLE));
         return;
     }
     struct kvf_status sent = send_keys(lookup);
@@ -191,7 +186,7 @@ void kvf_lookup_cancel(struct kvf_lookup *lookup)
 {
     if (lookup->call == NULL)
         return; /* its end is on the way */
-    lookup->failure = fail(KVF_CANCELLED);
+    lookup->failure = pull_fail(KVF_CANCELLED);
     kvf_rpc_call_cancel(lookup->call);
 }
 

@@ -1,7 +1,6 @@
 #include "client/pull/pack.h"
 
 #include "base/block.h"
-#include "client/pull/pull.h"
 
 bool pull_pack_add(struct pull_pack *pack, uint64_t length)
 {
@@ -19,15 +18,4 @@ bool pull_pack_add(struct pull_pack *pack, uint64_t length)
     pack->page_bytes += pages;
     pack->blocks++;
     return true;
-}
-
-uint32_t kvf_pull_pack(const uint64_t *lengths, uint32_t first, uint32_t count,
-                       uint64_t batch_bytes, uint64_t max_bytes, uint32_t max_blocks)
-{
-    struct pull_pack pack = {
-        .batch_bytes = batch_bytes, .max_bytes = max_bytes, .max_blocks = max_blocks};
-    for (uint32_t i = first; i < count; i++)
-        if (!pull_pack_add(&pack, lengths[i]))
-            break;
-    return pack.blocks;
 }

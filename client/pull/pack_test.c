@@ -1,8 +1,19 @@
-#include "client/pull/pull.h"
+#include "client/pull/pack.h"
 
+#include "base/block.h"
 #include "base/test.h"
 
-#include <stdlib.h>
+/* How many of the lengths from `first` on go into one Read. */
+static uint32_t pack_from(const uint64_t *lengths, uint32_t first, uint32_t count,
+                          uint64_t batch_bytes, uint64_t max_bytes, uint32_t max_blocks)
+{
+    struct pull_pack pack = {
+        .batch_bytes = batch_bytes, .max_bytes = max_bytes, .max_blocks = max_blocks};
+    for (uint32_t i = first; i < count; i++)
+        if (!pull_pack_add(&pack, lengths[i]))
+            break;
+    return pack.blocks;
+}
 
 static uint32_t reads_of_equal(uint64_t block, uint32_t count, uint64_t batch, uint64_t max_bytes,
                                uint32_t max_blocks)
@@ -12,7 +23,7 @@ static uint32_t reads_of_equal(uint64_t block, uint32_t count, uint64_t batch, u
     for (uint32_t i = 0; i < count; i++)
         lengths[i] = block;
     for (uint32_t first = 0; first < count; reads++) {
-        uint32_t n = kvf_pull_pack(lengths, first, count, batch, max_bytes, max_blocks);
+        uint32_t n = pack_from(lengths, first, count, batch, max_bytes, max_blocks);
         assert_true(n >= 1 && n <= count - first);
         first += n;
     }
@@ -58,12 +69,12 @@ static void pull_pack__mixed_lengths__keep_their_order(void **state)
 {
     (void)state;
     const uint64_t lengths[] = {5, 5, 20, 1, 1, 1};
-    assert_int_equal(kvf_pull_pack(lengths, 0, 6, 10, UINT64_MAX, 9), 2);
-    assert_int_equal(kvf_pull_pack(lengths, 2, 6, 10, UINT64_MAX, 9), 1); /* too long, alone */
-    assert_int_equal(kvf_pull_pack(lengths, 3, 6, 10, UINT64_MAX, 9), 3);
-    assert_int_equal(kvf_pull_pack(lengths, 6, 6, 10, UINT64_MAX, 9), 0);
+    assert_int_equal(pack_from(lengths, 0, 6, 10, UINT64_MAX, 9), 2);
+    assert_int_equal(pack_from(lengths, 2, 6, 10, UINT64_MAX, 9), 1); /* too long, alone */
+    assert_int_equal(pack_from(lengths, 3, 6, 10, UINT64_MAX, 9), 3);
+    assert_int_equal(pack_from(lengths, 6, 6, 10, UINT64_MAX, 9), 0);
     const uint64_t huge[] = {UINT64_MAX, 1};
-    assert_int_equal(kvf_pull_pack(huge, 0, 2, 10, UINT64_MAX, 9), 1);
+    assert_int_equal(pack_from(huge, 0, 2, 10, UINT64_MAX, 9), 1);
 }
 
 int main(void)

@@ -7,11 +7,6 @@
 #include "client/pull/session.h"
 #include "client/pull/source.h"
 
-static struct kvf_status fail(enum kvf_code code)
-{
-    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
-}
-
 static void expire(struct kvf_pull *pull)
 {
     struct session *session = pull->source->session;
@@ -23,8 +18,8 @@ static void expire(struct kvf_pull *pull)
         }
     for (uint32_t i = 0; i < pull->block_count; i++)
         if (pull->blocks[i].postponed)
-            results_end(pull, i, fail(KVF_PENDING));
-    results_end_waiting(pull, fail(KVF_DEADLINE));
+            results_end(pull, i, pull_fail(KVF_PENDING));
+    results_end_waiting(pull, pull_fail(KVF_DEADLINE));
 }
 
 static void pull_timer(struct kvf_timer *timer)
@@ -53,7 +48,7 @@ void kvf_pull_start(struct kvf_source *source, struct kvf_pull *pull)
     struct session *session = source->session;
     struct kvf_status may = session == NULL || source->closing ? source_may_try(source) : kvf_ok();
     if (session != NULL && session->draining)
-        may = fail(KVF_DRAINING);
+        may = pull_fail(KVF_DRAINING);
     if (!kvf_is_ok(may) || pull->block_count == 0) {
         results_end_waiting(pull, may);
     } else {
@@ -77,9 +72,9 @@ void pull_take_back(struct kvf_pull *pull)
         kvf_list_for_each_safe (node, &session->reads) {
             struct pull_read *read = kvf_container(node, struct pull_read, node);
             if (read->pull == pull)
-                read_give_up(read, fail(KVF_CANCELLED));
+                read_give_up(read, pull_fail(KVF_CANCELLED));
         }
-    results_end_waiting(pull, fail(KVF_CANCELLED));
+    results_end_waiting(pull, pull_fail(KVF_CANCELLED));
 }
 
 void kvf_pull_cancel(struct kvf_pull *pull)

@@ -43,8 +43,7 @@ struct kvf_source_options {
     const char *node_id;           /* ours; borrowed for life */
     uint64_t boot_epoch;           /* ours */
     uint64_t process_instance;     /* random per start */
-    bool
-        speculative; /* nobody waits for these pulls yet; kvf_pull_raise tells when somebody does */
+    bool speculative; /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
     struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
     /* May this identity (the source's one URI SAN; empty without TLS) serve this tenant? Answered at
      * once, before anything is asked of it. NULL: anyone may. */
@@ -111,8 +110,7 @@ struct kvf_pull {
     /* After every block's block_ended. The pull struct is the caller's again unless quarantined
      * blocks remain. */
     void (*ended)(struct kvf_pull *pull);
-    /* A quarantined block's extent is the caller's again; when the last one is, so is the struct.
-     */
+    /* A quarantined block's extent is the caller's again; with the last one the struct is, too. */
     void (*freed)(struct kvf_pull *pull, uint32_t block);
 
     /* pull's own */
@@ -132,13 +130,6 @@ struct kvf_pull {
     unsigned breaks;
     bool cancelled, raised, told;
 };
-
-/* How many blocks from `first` on go into the next Read: add while the sum of lengths stays <=
- * batch_bytes (0: no such bound), the sum of their whole pages <= max_bytes, and the count <=
- * max_blocks; always at least one. Equal blocks give ceil(blocks / max(1, floor(batch / block)))
- * Reads: 9 MiB blocks, 72 MiB: 3 at 32 MiB, 1 at 128. */
-uint32_t kvf_pull_pack(const uint64_t *lengths, uint32_t first, uint32_t count,
-                       uint64_t batch_bytes, uint64_t max_bytes, uint32_t max_blocks);
 
 /* Start. Results come by the callbacks, never inside this call. */
 void kvf_pull_start(struct kvf_source *source, struct kvf_pull *pull);

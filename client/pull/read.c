@@ -20,11 +20,6 @@
 static void lane_ended(struct kvf_lane_read *lane_read, uint32_t i);
 static void check(struct pull_read *read);
 
-static struct kvf_status fail(enum kvf_code code)
-{
-    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
-}
-
 /* ---- memory ---- */
 
 static struct pull_read *make(uint32_t count)
@@ -136,7 +131,7 @@ static void drop_behind_miss(struct pull_read *read)
         for (uint32_t i = 0; i < other->count; i++)
             if (other->slots[i].state == SLOT_PENDING &&
                 results_is_behind_miss(pull, other->slots[i].block))
-                doom(other, i, fail(KVF_NOT_FOUND));
+                doom(other, i, pull_fail(KVF_NOT_FOUND));
         if (other != read)
             check(other);
     }
@@ -159,7 +154,7 @@ static void verify(struct pull_read *read, uint32_t i)
     if (read->lane.blocks[i].crc32c != read->pull->blocks[slot->block].crc32c) {
         slot->bad = true;
         read->bad_count++;
-        miss(read, i, fail(KVF_CORRUPT));
+        miss(read, i, pull_fail(KVF_CORRUPT));
         return;
     }
     settle(read, slot);
@@ -351,7 +346,7 @@ static void force(struct kvf_timer *timer)
 {
     struct pull_read *read = kvf_container(timer, struct pull_read, force);
     struct kvf_source *source = read->session->source;
-    session_end(read->session, fail(KVF_DEADLINE));
+    session_end(read->session, pull_fail(KVF_DEADLINE));
     source_settle(source);
 }
 
@@ -361,8 +356,8 @@ void read_expire(struct pull_read *read)
     send_cancel(read);
     for (uint32_t i = 0; i < read->count; i++)
         if (read->slots[i].state == SLOT_PENDING)
-            doom(read, i, fail(KVF_PENDING));
-    doom_all(read, fail(KVF_DEADLINE));
+            doom(read, i, pull_fail(KVF_PENDING));
+    doom_all(read, pull_fail(KVF_DEADLINE));
     for (uint32_t i = 0; i < read->count; i++) {
         struct pull_slot *slot = &read->slots[i];
         if (slot->state != SLOT_DOOMED)
@@ -379,7 +374,7 @@ void read_drain(struct pull_read *read)
 {
     for (uint32_t i = 0; i < read->count; i++)
         if (read->slots[i].state == SLOT_PENDING || read->slots[i].state == SLOT_RETURNING)
-            doom(read, i, fail(KVF_DRAINING));
+            doom(read, i, pull_fail(KVF_DRAINING));
     check(read);
 }
 
@@ -396,15 +391,15 @@ void read_sweep(struct pull_read *read)
         if (read->slots[i].state > SLOT_RETURNING)
             continue;
         if (session->source->draining)
-            doom(read, i, fail(KVF_DRAINING));
+            doom(read, i, pull_fail(KVF_DRAINING));
         else if (pull->breaks > 1)
-            doom(read, i, fail(KVF_UNAVAILABLE));
+            doom(read, i, pull_fail(KVF_UNAVAILABLE));
         else
             give_back(read, i, false);
     }
     finish(read);
     if (pull->breaks > 1)
-        results_end_waiting(pull, fail(KVF_UNAVAILABLE));
+        results_end_waiting(pull, pull_fail(KVF_UNAVAILABLE));
 }
 
 /* ---- asking ---- */
@@ -503,14 +498,14 @@ void read_ask(struct session *session, struct kvf_pull *pull)
     uint32_t most =
         pull->askable_blocks < session->max_blocks ? pull->askable_blocks : session->max_blocks;
     if (!wire_reserve(&source->wire, most)) {
-        results_end_waiting(pull, fail(KVF_NO_MEMORY));
+        results_end_waiting(pull, pull_fail(KVF_NO_MEMORY));
         return;
     }
     uint32_t count = choose(session, pull);
     kvf_assert(count > 0);
     struct pull_read *read = take(source, count);
     if (read == NULL) {
-        results_end_waiting(pull, fail(KVF_NO_MEMORY));
+        results_end_waiting(pull, pull_fail(KVF_NO_MEMORY));
         return;
     }
     fill(read, session, pull, count);
@@ -553,7 +548,7 @@ static void slot_granted(struct pull_read *read, uint32_t i, const Kvferry__Gran
     struct kvf_generation generation = wire_generation(grant->generation);
     if (grant->length != block->length ||
         (!kvf_generation_is_none(block->pin) && !kvf_generation_equal(block->pin, generation))) {
-        miss(read, i, fail(KVF_STALE));
+        miss(read, i, pull_fail(KVF_STALE));
         return;
     }
     block->generation = generation;
@@ -630,9 +625,9 @@ bool read_committed(struct pull_read *read, const Kvferry__Committed *committed)
         return true; /* crossed with something of ours */
     struct kvf_pull_block *block = &read->pull->blocks[slot->block];
     if (committed->length != block->length)
-        miss(read, committed->block, fail(KVF_STALE));
+        miss(read, committed->block, pull_fail(KVF_STALE));
     else if (block->commits >= MAX_COMMITS)
-        miss(read, committed->block, fail(KVF_PENDING));
+        miss(read, committed->block, pull_fail(KVF_PENDING));
     else {
         block->commits++;
         give_back(read, committed->block, false);

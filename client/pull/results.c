@@ -56,17 +56,12 @@ bool results_is_behind_miss(const struct kvf_pull *pull, uint32_t i)
     return pull->stop_at_first_miss && i > pull->first_miss;
 }
 
-static struct kvf_status not_found(void)
-{
-    return kvf_fail(KVF_MODULE_CLIENT, KVF_NOT_FOUND, 0);
-}
-
 void results_wait(struct kvf_pull *pull, uint32_t i)
 {
     struct kvf_pull_block *block = &pull->blocks[i];
     kvf_assert(block->state == KVF_PULL_ASKED);
     if (results_is_behind_miss(pull, i)) {
-        results_end(pull, i, not_found());
+        results_end(pull, i, pull_fail(KVF_NOT_FOUND));
         return;
     }
     block->state = KVF_PULL_WAITING;
@@ -142,8 +137,7 @@ void results_free(struct kvf_pull *pull, uint32_t i)
     kvf_assert(block->state == KVF_PULL_QUARANTINED);
     block->state = KVF_PULL_ENDED;
     pull->source->options.stats->quarantine_bytes -= block->extent.bytes;
-    /* Between the result and its telling nothing else runs, so the caller knows it as quarantined.
-     */
+    /* Between the result and its telling nothing else runs: the caller knows it as quarantined. */
     kvf_assert(block->told);
     queue_block(pull, block);
 }
@@ -158,7 +152,7 @@ void results_miss(struct kvf_pull *pull, uint32_t i)
         return;
     for (uint32_t later = i + 1; later < before; later++)
         if (pull->blocks[later].state == KVF_PULL_WAITING)
-            results_end(pull, later, not_found());
+            results_end(pull, later, pull_fail(KVF_NOT_FOUND));
 }
 
 void results_end_waiting(struct kvf_pull *pull, struct kvf_status status)

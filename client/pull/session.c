@@ -14,11 +14,6 @@
 #define LEAVE_NS KVF_NS_PER_S
 #define MAX_OPEN_READS 256 /* they are searched one by one */
 
-static struct kvf_status fail(enum kvf_code code)
-{
-    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
-}
-
 /* ---- states ---- */
 
 static void set_state(struct session *session, enum session_state state)
@@ -37,7 +32,7 @@ void session_send(struct session *session, const Kvferry__SessionUp *up)
 {
     struct kvf_bytes bytes = wire_pack(&session->source->wire, &up->base);
     if (bytes.data == NULL)
-        session_end(session, fail(KVF_NO_MEMORY));
+        session_end(session, pull_fail(KVF_NO_MEMORY));
     else if (session->call != NULL)
         kvf_rpc_call_send(session->call, bytes);
 }
@@ -106,7 +101,7 @@ void session_end(struct session *session, struct kvf_status why)
 void session_leave(struct session *session)
 {
     if (session->state < SESSION_OPEN) {
-        session_end(session, fail(KVF_CANCELLED));
+        session_end(session, pull_fail(KVF_CANCELLED));
         return;
     }
     if (session->state != SESSION_OPEN)
@@ -123,7 +118,7 @@ static void timed_out(struct kvf_timer *timer)
 {
     struct session *session = kvf_container(timer, struct session, timer);
     struct kvf_source *source = session->source;
-    session_end(session, fail(KVF_UNAVAILABLE));
+    session_end(session, pull_fail(KVF_UNAVAILABLE));
     source_settle(source);
 }
 
@@ -137,7 +132,7 @@ static void call_closed(struct kvf_rpc_call *call, void *user, struct kvf_status
     session->call = NULL;
     /* The codes that tell a caller something; all others mean that there is nobody to talk to. */
     bool telling = status.code == KVF_BUSY || status.code == KVF_DRAINING;
-    session_end(session, telling ? status : fail(KVF_UNAVAILABLE));
+    session_end(session, telling ? status : pull_fail(KVF_UNAVAILABLE));
     part_is_closed(session);
     source_settle(source);
 }
@@ -149,7 +144,7 @@ static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status sta
     (void)lane;
     (void)status;
     session->lane = NULL;
-    session_end(session, fail(KVF_UNAVAILABLE));
+    session_end(session, pull_fail(KVF_UNAVAILABLE));
     part_is_closed(session);
     source_settle(source);
 }
@@ -190,18 +185,19 @@ static void set_limits(struct session *session, const Kvferry__Welcome *welcome)
         session->max_open_reads = MAX_OPEN_READS;
 }
 
-/* PROTOCOL: it is none. DENIED: we may not believe bytes from this source. UNSUPPORTED: another version, or a transport that we did not offer. */
+/* PROTOCOL: it is none. DENIED: we may not believe bytes from this source. UNSUPPORTED: another
+ * version, or a transport that we did not offer. */
 static struct kvf_status check_welcome(const struct session *session,
                                        const Kvferry__Welcome *welcome)
 {
     if (welcome->version != WIRE_PEER_VERSION ||
         strcmp(welcome->transport, kvf_transport_name(session->source->options.transport)) != 0)
-        return fail(KVF_UNSUPPORTED);
+        return pull_fail(KVF_UNSUPPORTED);
     if (!source_may_serve(session->source, session->call))
-        return fail(KVF_DENIED);
+        return pull_fail(KVF_DENIED);
     if (welcome->connect_nonce.len != KVF_NONCE_BYTES ||
         welcome->accept_nonce.len != KVF_NONCE_BYTES)
-        return fail(KVF_PROTOCOL);
+        return pull_fail(KVF_PROTOCOL);
     return kvf_ok();
 }
 
@@ -212,7 +208,7 @@ static struct kvf_status welcomed(struct session *session, const Kvferry__Welcom
     char address[ADDRESS_MAX_BYTES];
     KVF_TRY(check_welcome(session, welcome));
     if (!address_of_lane(welcome->data_address, kvf_rpc_call_peer(session->call), address))
-        return fail(KVF_PROTOCOL);
+        return pull_fail(KVF_PROTOCOL);
     memcpy(nonces.connect.bytes, welcome->connect_nonce.data, KVF_NONCE_BYTES);
     memcpy(nonces.accept.bytes, welcome->accept_nonce.data, KVF_NONCE_BYTES);
     session->boot_epoch = welcome->boot_epoch;
@@ -251,7 +247,7 @@ struct kvf_status session_start(struct kvf_source *source)
 {
     struct session *session = calloc(1, sizeof(*session));
     if (session == NULL)
-        return fail(KVF_NO_MEMORY);
+        return pull_fail(KVF_NO_MEMORY);
     session->source = source;
     session->number = ++source->session_count;
     session->timer.fire = timed_out;
@@ -276,7 +272,7 @@ close_channel:
     kvf_rpc_channel_close(session->channel);
 free_session:
     free(session);
-    return fail(KVF_UNAVAILABLE);
+    return pull_fail(KVF_UNAVAILABLE);
 }
 
 /* ---- messages ---- */
@@ -292,8 +288,8 @@ static bool is_remembered(struct session *session, uint64_t id)
     return false;
 }
 
-/* The open Read with this id. NULL with *legal: it is over, the message crossed with our Release.
- */
+/* The open Read with this id. NULL with *legal: it is over, the message has crossed with our
+ * Release. */
 static struct pull_read *find(struct session *session, uint64_t id, bool *legal)
 {
     *legal = id >= 1 && id <= session->last_id;
@@ -353,15 +349,15 @@ static bool open_message(struct session *session, const Kvferry__SessionDown *do
 static struct kvf_status take_message(struct session *session, const Kvferry__SessionDown *down)
 {
     if (down == NULL)
-        return fail(KVF_PROTOCOL);
+        return pull_fail(KVF_PROTOCOL);
     if (session->state == SESSION_CALLING) {
         if (down->message_case == KVFERRY__SESSION_DOWN__MESSAGE_WELCOME)
             return welcomed(session, down->welcome);
         if (down->message_case == KVFERRY__SESSION_DOWN__MESSAGE_DRAIN_NOTICE)
-            return fail(KVF_DRAINING);
-        return fail(KVF_PROTOCOL);
+            return pull_fail(KVF_DRAINING);
+        return pull_fail(KVF_PROTOCOL);
     }
-    return open_message(session, down) ? kvf_ok() : fail(KVF_PROTOCOL);
+    return open_message(session, down) ? kvf_ok() : pull_fail(KVF_PROTOCOL);
 }
 
 static void call_message(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes)

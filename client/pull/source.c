@@ -12,11 +12,6 @@
 #define BACKOFF_MIN_NS (100 * KVF_NS_PER_MS)
 #define BACKOFF_MAX_NS (2 * KVF_NS_PER_S)
 
-static struct kvf_status fail(enum kvf_code code)
-{
-    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
-}
-
 /* ---- settling ---- */
 
 static void end_all_waiting(struct kvf_source *source, struct kvf_status status)
@@ -49,7 +44,7 @@ static void work(struct kvf_source *source)
     struct session *session = source->session;
     if (session != NULL && session->draining) {
         session_drain(session);
-        end_all_waiting(source, fail(KVF_DRAINING));
+        end_all_waiting(source, pull_fail(KVF_DRAINING));
     }
     if (session != NULL && (session->draining || source->closing) && session->open_reads == 0)
         session_leave(session);
@@ -133,7 +128,7 @@ void source_back_off(struct kvf_source *source, struct kvf_status why)
     source->backoff_ns = backoff_ns;
     source->next_attempt_ns = kvf_clock_now_ns() + backoff_ns;
     bool telling = why.code == KVF_BUSY || why.code == KVF_DRAINING;
-    source->backoff_why = telling ? why : fail(KVF_UNAVAILABLE);
+    source->backoff_why = telling ? why : pull_fail(KVF_UNAVAILABLE);
 }
 
 void source_answered(struct kvf_source *source)
@@ -147,7 +142,7 @@ void source_answered(struct kvf_source *source)
 struct kvf_status source_may_try(const struct kvf_source *source)
 {
     if (source->closing)
-        return fail(KVF_CANCELLED);
+        return pull_fail(KVF_CANCELLED);
     if (source->next_attempt_ns > kvf_clock_now_ns())
         return source->backoff_why;
     return kvf_ok();
@@ -163,7 +158,7 @@ void source_drains(struct kvf_source *source)
 {
     if (source->session != NULL && !source->session->draining) {
         source->session->draining = true;
-        source_back_off(source, fail(KVF_DRAINING));
+        source_back_off(source, pull_fail(KVF_DRAINING));
     }
     if (source->draining)
         return;
@@ -195,9 +190,9 @@ void source_session_gone(struct kvf_source *source, bool was_open, struct kvf_st
     if (kvf_list_is_empty(&source->ready))
         return;
     if (source->closing)
-        end_all_waiting(source, fail(KVF_CANCELLED));
+        end_all_waiting(source, pull_fail(KVF_CANCELLED));
     else if (!was_open)
-        end_all_waiting(source, kvf_is_ok(why) ? fail(KVF_UNAVAILABLE) : source->backoff_why);
+        end_all_waiting(source, kvf_is_ok(why) ? pull_fail(KVF_UNAVAILABLE) : source->backoff_why);
     else
         source_connect(source); /* once more for what it did not finish */
 }
@@ -209,7 +204,7 @@ struct kvf_status kvf_source_create(const struct kvf_source_options *options,
 {
     struct kvf_source *source = calloc(1, sizeof(*source));
     if (source == NULL)
-        return fail(KVF_NO_MEMORY);
+        return pull_fail(KVF_NO_MEMORY);
     source->options = *options;
     kvf_list_init(&source->ready);
     kvf_list_init(&source->others);
@@ -234,7 +229,7 @@ free_strings:
     free(source->address);
     free(source->tenant);
     free(source);
-    return fail(KVF_NO_MEMORY);
+    return pull_fail(KVF_NO_MEMORY);
 }
 
 static void cancel_list(struct kvf_list *pulls)

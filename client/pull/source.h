@@ -46,6 +46,11 @@ struct kvf_source {
     void *closed_context;
 };
 
+static inline struct kvf_status pull_fail(enum kvf_code code)
+{
+    return kvf_fail(KVF_MODULE_CLIENT, code, 0);
+}
+
 /* The end of every event handler: ask for what may be asked for now, tell what there is to tell. */
 void source_settle(struct kvf_source *source);
 /* The same, soon: for calls of the user, inside which no callback may run. */

@@ -22,7 +22,7 @@ struct fx_read {
     uint32_t blocks[FIXTURE_BLOCKS]; /* index of the source's block */
     struct fx_session *session;      /* NULL: gone */
     uint32_t lane_open;
-    bool answered, released, offered;
+    bool answered, released;
 };
 
 void run_for_ms(uint64_t ms)
@@ -188,7 +188,6 @@ static void offer(struct fx_read *read)
 {
     if (read->session->lane == NULL)
         return;
-    read->offered = true;
     for (uint32_t i = 0; i < read->lane.block_count; i++) {
         const struct fixture_block *block = &fx.blocks[read->blocks[i]];
         if (block->code != KVF_OK)

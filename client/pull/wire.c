@@ -2,8 +2,7 @@
 
 #include <stdlib.h>
 
-/* Grants of WIRE_MAX_BLOCKS blocks take about 0.9 MB of structs and of protobuf-c's book-keeping.
- */
+/* Grants of WIRE_MAX_BLOCKS blocks take about 0.9 MB of structs and protobuf-c's book-keeping. */
 #define IN_BYTES ((size_t)3 << 19)
 
 static void *in_alloc(void *context, size_t bytes)

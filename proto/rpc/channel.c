@@ -3,33 +3,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define INTEGER(name, number)                                                                      \
-    {                                                                                              \
-        .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)(name), .value.integer = (number)      \
-    }
-
 static grpc_channel *open_channel(const char *address, grpc_channel_credentials *credentials)
 {
     grpc_arg arguments[] = {
-        INTEGER(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
-        INTEGER(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
-        INTEGER(GRPC_ARG_KEEPALIVE_TIME_MS, 5000),
-        INTEGER(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
-        INTEGER(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
+        RPC_INTEGER_ARG(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
+        RPC_INTEGER_ARG(GRPC_ARG_KEEPALIVE_TIME_MS, 5000),
+        RPC_INTEGER_ARG(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
+        RPC_INTEGER_ARG(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         /* gRPC adds up to a fifth to the back-off: it stays below 2 s. */
-        INTEGER(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
-        INTEGER(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1600),
+        RPC_INTEGER_ARG(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
+        RPC_INTEGER_ARG(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1600),
         /* In truth the time that one attempt to connect may take. */
-        INTEGER(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000),
-        INTEGER(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000),
-        INTEGER(GRPC_ARG_DNS_ARES_QUERY_TIMEOUT_MS, 2000),
-        INTEGER(GRPC_ARG_ENABLE_RETRIES, 0),
-        INTEGER(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-        INTEGER(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        INTEGER(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-        INTEGER(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000),
+        RPC_INTEGER_ARG(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000),
+        RPC_INTEGER_ARG(GRPC_ARG_DNS_ARES_QUERY_TIMEOUT_MS, 2000),
+        RPC_INTEGER_ARG(GRPC_ARG_ENABLE_RETRIES, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        RPC_INTEGER_ARG(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        RPC_INTEGER_ARG(GRPC_ARG_ENABLE_CHANNELZ, 0),
         /* Identity only: a small compressed message could unpack to any size. */
-        INTEGER(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
+        RPC_INTEGER_ARG(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
     };
     grpc_channel_args all = {.num_args = sizeof(arguments) / sizeof(arguments[0]),
                              .args = arguments};

@@ -88,8 +88,7 @@ static enum kvf_code nearest(grpc_status_code code)
 
 struct kvf_status rpc_code_from_grpc(grpc_status_code code, const char *text)
 {
-    /* gRPC calls a message beyond the limit RESOURCE_EXHAUSTED, but it will not fit later either.
-     */
+    /* To gRPC a message beyond the limit is RESOURCE_EXHAUSTED, but it will not fit later either. */
     if (code == GRPC_STATUS_RESOURCE_EXHAUSTED && strstr(text, "message larger than max") != NULL)
         return rpc_fail(KVF_TOO_LARGE, (int)code);
     if (code == GRPC_STATUS_OK)

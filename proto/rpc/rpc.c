@@ -88,13 +88,12 @@ static bool may_log(void)
     return atomic_fetch_add(&lines, 1) < LINES_PER_SECOND;
 }
 
-/* gRPC prints on its own otherwise, in another form. Any of its threads. */
+/* gRPC prints on its own otherwise, in another form; only its errors are worth a line. Any of its
+ * threads. */
 static void log_line(gpr_log_func_args *line)
 {
-    if (!may_log())
-        return;
-    kvf_log(line->severity == GPR_LOG_SEVERITY_ERROR ? KVF_LOG_WARNING : KVF_LOG_DEBUG, "grpc",
-            "%s", line->message);
+    if (line->severity == GPR_LOG_SEVERITY_ERROR && may_log())
+        kvf_log_warning("grpc", "%s", line->message);
 }
 
 /* Threads that are born in here take no signals: those are for the thread that waits for them. */

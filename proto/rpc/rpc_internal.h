@@ -19,8 +19,8 @@
 #include <grpc/grpc_security.h>
 #include <pthread.h>
 
-/* One thing that gRPC was asked for and will answer on the queue. `done` runs on the loop's thread.
- */
+/* One thing that gRPC was asked for and will answer on the queue; `done` then runs on the loop's
+ * thread. */
 struct rpc_tag {
     struct kvf_post post;
     void (*done)(struct rpc_tag *tag, bool ok);
@@ -43,9 +43,9 @@ struct kvf_rpc_channel {
 
 enum rpc_server_state {
     RPC_SERVER_SERVING,
-    RPC_SERVER_STOPPING, /* kvf_rpc_server_stop was called: new calls are refused, open ones end by themselves */
-    RPC_SERVER_CLOSING, /* the calls have ended or the grace is over: gRPC ends its connections */
-    RPC_SERVER_SHUT,    /* gRPC is done; what is left are calls whose `closed` has not run */
+    RPC_SERVER_STOPPING, /* by kvf_rpc_server_stop: new calls are refused, open ones go on */
+    RPC_SERVER_CLOSING,  /* the calls have ended or the grace is over: gRPC ends its connections */
+    RPC_SERVER_SHUT,     /* gRPC is done; what is left are calls whose `closed` has not run */
 };
 
 struct kvf_rpc_server {
@@ -120,6 +120,12 @@ struct kvf_rpc_call {
     char *identity; /* ours; NULL when there is none */
 };
 
+/* One number among the arguments of a channel or server. */
+#define RPC_INTEGER_ARG(name, number)                                                              \
+    {                                                                                              \
+        .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)(name), .value.integer = (number)      \
+    }
+
 /* rpc.c */
 void rpc_tag_init(struct rpc_tag *tag, void (*done)(struct rpc_tag *tag, bool ok));
 /* Round each call that hands work to gRPC. What it can do at once, it does inside that call; the
@@ -149,8 +155,8 @@ KVF_MUST_USE struct kvf_status rpc_credentials_client(const struct kvf_rpc_tls *
 KVF_MUST_USE struct kvf_status rpc_credentials_server(const struct kvf_rpc_tls *tls,
                                                       grpc_server_credentials **give,
                                                       struct kvf_why *why);
-/* The one URI SAN of the other side's certificate, to be freed; NULL when there is not exactly one.
- */
+/* The one URI SAN of the other side's certificate, to be freed; NULL unless there is exactly
+ * one. */
 char *rpc_credentials_identity(grpc_call *call);
 
 /* code.c */

@@ -15,11 +15,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define INTEGER(name, number)                                                                      \
-    {                                                                                              \
-        .type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)(name), .value.integer = (number)      \
-    }
-
 /* ---- new calls ---- */
 
 static void request(struct kvf_rpc_server *server)
@@ -228,20 +223,20 @@ static struct kvf_status listen_on(struct kvf_rpc_server *server, const char *ad
 static grpc_server *create_server(void)
 {
     grpc_arg arguments[] = {
-        INTEGER(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        INTEGER(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
-        INTEGER(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
-        INTEGER(GRPC_ARG_KEEPALIVE_TIME_MS, 5000),
-        INTEGER(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
-        INTEGER(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        INTEGER(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
+        RPC_INTEGER_ARG(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, (int)KVF_RPC_MAX_MESSAGE_BYTES),
+        RPC_INTEGER_ARG(GRPC_ARG_KEEPALIVE_TIME_MS, 5000),
+        RPC_INTEGER_ARG(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
+        RPC_INTEGER_ARG(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        RPC_INTEGER_ARG(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         /* The default of 300 s would end a connection for the client's keepalive. */
-        INTEGER(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
-        INTEGER(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
-        INTEGER(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024),
-        INTEGER(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        RPC_INTEGER_ARG(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
+        RPC_INTEGER_ARG(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
+        RPC_INTEGER_ARG(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024),
+        RPC_INTEGER_ARG(GRPC_ARG_ENABLE_CHANNELZ, 0),
         /* Identity only: a small compressed message could unpack to any size. */
-        INTEGER(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
+        RPC_INTEGER_ARG(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
     };
     grpc_channel_args all = {.num_args = sizeof(arguments) / sizeof(arguments[0]),
                              .args = arguments};

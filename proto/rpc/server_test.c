@@ -358,8 +358,8 @@ static pid_t spawn_self(const char *role, const char *argument, int *out)
     return pid;
 }
 
-/* The other process: a server that echoes and prints its port, or a client that holds a call open.
- */
+/* The other process: a server that echoes and prints its port, or a client that holds a call
+ * open. */
 static int be_server(void)
 {
     void *state = NULL;

@@ -66,8 +66,6 @@ static void server_message(struct kvf_rpc_call *call, void *user, struct kvf_byt
     }
     if (record->script->cancel_on_message)
         kvf_rpc_call_cancel(call);
-    if (record->script->finish_on_message)
-        kvf_rpc_call_finish(call, record->script->status, record->script->text);
 }
 
 static void server_half_closed(struct kvf_rpc_call *call, void *user)

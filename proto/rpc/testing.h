@@ -34,7 +34,7 @@ struct script {
     bool numbers; /* send `count` of them at once */
     uint32_t count;
     bool finish_on_half_close;
-    bool finish_on_call, finish_on_message;
+    bool finish_on_call;
     struct kvf_status status;
     const char *text;
     bool cancel_on_message;
