@@ -45,7 +45,9 @@ const struct kvf_flag kvf_flags[] = {
      .unit = "s",
      .fallback = "30",
      .most = 86400,
-     .help = "how long a drain waits for engines and Reads before it forces them"},
+     .help =
+         "how long a drain waits for engines and Reads before it forces them; our own I/O may take "
+         "10 s more"},
 
     {.name = "listen",
      .kind = KVF_FLAG_ADDRESS,
@@ -92,8 +94,7 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(transport),
      .choices = "auto|tcp|verbs|ucx",
      .fallback = "auto",
-     .help =
-         "what lanes run on; auto: verbs where both ends have RC and type-2B windows, else tcp"},
+     .help = "what lanes run on; auto: the best that both ends have. This version has tcp only"},
     {.name = "nics",
      .kind = KVF_FLAG_NAME,
      .group = KVF_FLAG_GROUP_NETWORK,
@@ -101,7 +102,7 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(nics),
      .operand = "LIST",
      .derived = "all",
-     .help = "RDMA devices to use, separated by commas"},
+     .help = "RDMA devices to use, separated by commas; without a use in this version"},
     {.name = "ucx-trust-peers",
      .kind = KVF_FLAG_SWITCH,
      .group = KVF_FLAG_GROUP_NETWORK,
@@ -137,14 +138,14 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(acl),
      .operand = "FILE",
      .derived = "none",
-     .help = "which identity may read, write and serve which tenant, JSON. Without it any tenant "
-             "name is accepted and all share one pool"},
+     .help = "rights per identity, JSON. This version does not keep them and refuses the flag: "
+             "any tenant name is accepted, all share one pool and one trust"},
     {.name = "insecure-loopback",
      .kind = KVF_FLAG_SWITCH,
      .group = KVF_FLAG_GROUP_SECURITY,
      .offset = FIELD(insecure_loopback),
      .fallback = "false",
-     .help = "allow plaintext between daemons on loopback"},
+     .help = "serve peers in plaintext on loopback; --peer without TLS needs it too"},
 
     {.name = "pool-mib",
      .kind = KVF_FLAG_NUMBER,
@@ -250,7 +251,7 @@ const struct kvf_flag kvf_flags[] = {
      .derived = "required with a path",
      .least = 512,
      .most = UINT64_C(1) << 30,
-     .help = "per path, preallocated"},
+     .help = "per path, preallocated in whole segments (260 MiB; smaller ones below 780 MiB)"},
     {.name = "ssd-io",
      .kind = KVF_FLAG_CHOICE,
      .group = KVF_FLAG_GROUP_SSD,
@@ -356,7 +357,7 @@ const struct kvf_flag kvf_flags[] = {
      .kind = KVF_FLAG_ACTION,
      .group = KVF_FLAG_GROUP_ACTIONS,
      .action = KVF_CONFIG_CHECK,
-     .help = "check the configuration and exit"},
+     .help = "check the flags, not the files and ports that they name, and exit"},
     {.name = "verify",
      .kind = KVF_FLAG_ACTION,
      .group = KVF_FLAG_GROUP_ACTIONS,

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define PIECE_BYTES KVF_MIB
+#define GATHER_BYTES (UINT64_C(256) << 10) /* shorter runs are copied together */
 #define GROUP_BYTES_MAX (16 * KVF_MIB)
 
 /* ---- building ---- */
@@ -110,6 +110,9 @@ void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
                            struct kvf_list *queue)
 {
     start_batch(batch, KVF_BATCH_RECORDS, filling->segment);
+    batch->before_position = filling->position;
+    batch->before_index_bytes = filling->index_bytes;
+    batch->before_record_count = filling->record_count;
     if (filling->is_new) {
         struct kvf_place place = kvf_segment_place(filling->drive, filling->segment);
         kvf_segment_header_encode(&place, true, batch->header_page);
@@ -147,37 +150,86 @@ void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *seg
     add_run(batch, batch->pages, 0, KVF_PAGE);
 }
 
+void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *segment,
+                           struct kvf_batch *batch)
+{
+    if (segment != NULL) {
+        kvf_batch_start_free(drive, segment, batch);
+    } else {
+        start_batch(batch, KVF_BATCH_FREE, &drive->segments[0]);
+        batch->state = KVF_BATCH_WRITTEN;
+    }
+    batch->kind = KVF_BATCH_PROBE;
+}
+
+/* The older of two failed groups began further in front. */
+void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *batch)
+{
+    if (batch->before_position >= filling->position)
+        return;
+    filling->position = batch->before_position;
+    filling->index_bytes = batch->before_index_bytes;
+    filling->record_count = batch->before_record_count;
+}
+
 /* ---- giving out ---- */
 
-/* What the batch wants written next; false when all is given out. */
-bool kvf_batch_next_run(struct kvf_batch *batch, struct kvf_run *piece)
+/* The rest of the run or payload that is next. */
+static bool front(const struct kvf_batch *batch, struct kvf_run *part)
 {
-    if (batch->error != 0)
-        return false;
     if (batch->run_next < batch->run_count) {
-        struct kvf_run *run = &batch->runs[batch->run_next];
-        uint64_t left = run->bytes - batch->run_done;
-        uint64_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
-        *piece =
-            (struct kvf_run){run->memory + batch->run_done, run->offset + batch->run_done, bytes};
-        batch->run_done += bytes;
-        if (batch->run_done == run->bytes) {
-            batch->run_next++;
-            batch->run_done = 0;
-        }
+        const struct kvf_run *run = &batch->runs[batch->run_next];
+        *part = (struct kvf_run){run->memory + batch->run_done, run->offset + batch->run_done,
+                                 run->bytes - batch->run_done};
         return true;
     }
     if (batch->kind != KVF_BATCH_RECORDS || batch->at == &batch->appends)
         return false;
-    struct kvf_append *append = kvf_append_at(batch->at);
-    uint64_t left = kvf_round_up_page(append->record.length) - batch->at_done;
-    uint64_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
-    *piece = (struct kvf_run){kvf_extent_at(append->extent) + batch->at_done,
-                              append->location.offset + batch->at_done, bytes};
-    batch->at_done += bytes;
-    if (bytes == left) {
+    const struct kvf_append *append = kvf_append_at(batch->at);
+    *part = (struct kvf_run){kvf_extent_at(append->extent) + batch->at_done,
+                             append->location.offset + batch->at_done,
+                             kvf_round_up_page(append->record.length) - batch->at_done};
+    return true;
+}
+
+/* So many bytes of what front() told are given out. */
+static void consume(struct kvf_batch *batch, const struct kvf_run *part, uint64_t bytes)
+{
+    bool all = bytes == part->bytes;
+    if (batch->run_next < batch->run_count) {
+        batch->run_done = all ? 0 : batch->run_done + bytes;
+        batch->run_next += all;
+        return;
+    }
+    batch->at_done = all ? 0 : batch->at_done + bytes;
+    if (all)
         batch->at = batch->at->next;
-        batch->at_done = 0;
+}
+
+static bool belongs_to(const struct kvf_run *piece, const struct kvf_run *part)
+{
+    return part->bytes < GATHER_BYTES && part->offset == piece->offset + piece->bytes &&
+           piece->bytes + part->bytes <= KVF_BATCH_PIECE_BYTES;
+}
+
+bool kvf_batch_next_piece(struct kvf_batch *batch, uint8_t *staging, struct kvf_run *piece)
+{
+    struct kvf_run part;
+    if (batch->error != 0 || !front(batch, &part))
+        return false;
+    *piece = part;
+    if (piece->bytes > KVF_BATCH_PIECE_BYTES)
+        piece->bytes = KVF_BATCH_PIECE_BYTES;
+    consume(batch, &part, piece->bytes);
+    if (piece->bytes >= GATHER_BYTES)
+        return true;
+    while (front(batch, &part) && belongs_to(piece, &part)) {
+        if (piece->memory != staging)
+            memcpy(staging, piece->memory, piece->bytes);
+        piece->memory = staging;
+        memcpy(staging + piece->bytes, part.memory, part.bytes);
+        piece->bytes += part.bytes;
+        consume(batch, &part, part.bytes);
     }
     return true;
 }

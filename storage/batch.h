@@ -13,6 +13,7 @@ enum kvf_batch_kind {
     KVF_BATCH_RECORDS,
     KVF_BATCH_SEAL,
     KVF_BATCH_FREE,
+    KVF_BATCH_PROBE, /* only to see whether the drive takes writes again */
 };
 
 enum kvf_batch_state {
@@ -42,6 +43,9 @@ struct kvf_batch {
     uint64_t at_done;        /* of its bytes */
     unsigned in_flight;
     int error;
+    /* A group: what the filling was before it. */
+    uint64_t before_position, before_index_bytes;
+    uint32_t before_record_count;
     uint8_t *pages;       /* KVF_GROUP_PAGES_MAX_BYTES: group header, or a header or footer page */
     uint8_t *header_page; /* one page, for the header of a segment that is new in this batch */
 };
@@ -77,8 +81,17 @@ void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *b
 void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *segment,
                           struct kvf_batch *batch);
 
-/* What the batch wants written next; false when all is given out. */
-bool kvf_batch_next_run(struct kvf_batch *batch, struct kvf_run *piece);
+/* A write that keeps nothing: the header of a free segment, or (NULL) no page at all, only the fdatasync. */
+void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *segment,
+                           struct kvf_batch *batch);
+/* The failed group was never there. */
+void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *batch);
+
+#define KVF_BATCH_PIECE_BYTES KVF_MIB
+
+/* What the batch wants written next, at most KVF_BATCH_PIECE_BYTES; false when all is given out. Small neighbours are
+ * copied together into `staging` (that many bytes), so that they cost one request. */
+bool kvf_batch_next_piece(struct kvf_batch *batch, uint8_t *staging, struct kvf_run *piece);
 
 static inline struct kvf_append *kvf_append_at(struct kvf_list *node)
 {

@@ -27,6 +27,16 @@ struct kvf_io {
     int result; /* when it is back: bytes moved, or -errno */
 };
 
+enum {
+    KVF_WAIT_NOT = 0,
+    KVF_WAIT_EVER = -1,
+};
+
+enum {
+    KVF_FIX_REGISTERED = 0,
+    KVF_FIX_CLONED = 1,
+};
+
 struct kvf_ring {
     const struct kvf_engine *engine;
 };
@@ -36,16 +46,20 @@ struct kvf_engine {
     /* At most `entries` operations at a time (the engine may allow fewer: room). Borrows wake_fd until close. 0 or
      * -errno. */
     int (*open)(unsigned entries, int wake_fd, struct kvf_ring **give);
-    /* Register fixed buffers of <= 1 GiB; `like` (may be NULL) is an open ring that has the same ones already. 0 or
-     * -errno; then operations must say buffer -1. */
+    /* Can rings share one registration of fixed buffers (hold, then fix with it)? Else each pins the memory anew. */
+    bool (*can_clone)(void);
+    /* Register fixed buffers of <= 1 GiB in a ring that does nothing but hold them. 0 or -errno. */
+    int (*hold)(const struct iovec *buffers, unsigned count, struct kvf_ring **give);
+    /* Give the ring these fixed buffers: cloned from `holder` (may be NULL; any thread's) where that works, else by a
+     * registration of its own. KVF_FIX_CLONED, KVF_FIX_REGISTERED or -errno; then operations must say buffer -1. */
     int (*fix)(struct kvf_ring *ring, const struct iovec *buffers, unsigned count,
-               struct kvf_ring *like);
+               struct kvf_ring *holder);
     /* How many more operations `add` takes. */
     unsigned (*room)(const struct kvf_ring *ring);
     void (*add)(struct kvf_ring *ring, struct kvf_io *io);
-    /* Start what was added, collect at most `max` that are finished. With `sleep`: not before one is finished or the
-     * eventfd was written (a signal also ends it). */
-    unsigned (*turn)(struct kvf_ring *ring, struct kvf_io **done, unsigned max, bool sleep);
+    /* Start what was added, collect at most `max` that are finished. With wait_ms not 0: sleep until one is finished or
+     * the eventfd was written (a signal also ends it), at most that long; KVF_WAIT_EVER: without limit. */
+    unsigned (*turn)(struct kvf_ring *ring, struct kvf_io **done, unsigned max, int wait_ms);
     /* The ring itself has failed and nothing is in it any more: close it and open another. Until then it drains: room is
      * 0, what was started comes back as usual, what was not comes back as -EAGAIN. */
     bool (*is_broken)(const struct kvf_ring *ring);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096
@@ -71,7 +72,7 @@ static void run_all(struct rig *rig, struct kvf_io *ios, unsigned count)
     while (back < count) {
         while (next < count && rig->engine->room(rig->ring) > 0)
             rig->engine->add(rig->ring, &ios[next++]);
-        back += rig->engine->turn(rig->ring, done, 8, true);
+        back += rig->engine->turn(rig->ring, done, 8, KVF_WAIT_EVER);
     }
 }
 
@@ -124,35 +125,48 @@ static void ring__operation_that_fails__says_its_errno(void **state)
     rig_close(&rig);
 }
 
-static void ring__fixed_buffers__cloned_or_registered_they_read_right(void **state)
+static void read_back_fixed(struct rig *rig)
+{
+    struct kvf_io io = io_of(rig, KVF_IO_READ, 9);
+    memset(io.memory, 0, PAGE);
+    io.buffer = 1;
+    run_all(rig, &io, 1);
+    assert_int_equal(io.result, PAGE);
+    assert_int_equal(rig->memory[9 * PAGE + 4095], 7);
+}
+
+/* The holder belongs to this thread, and so do the rings: that a thread's own ring clones from another's holder is what
+ * pin_test sees. */
+static void ring__fixed_buffers__registered_or_cloned_they_read_right(void **state)
 {
     struct rig rig;
-    struct kvf_ring *second;
+    struct kvf_ring *second, *holder = NULL;
     rig_open(&rig, state);
     struct iovec buffers[2] = {{rig.memory, 8 * PAGE}, {rig.memory + 8 * PAGE, 8 * PAGE}};
     int error = rig.engine->fix(rig.ring, buffers, 2, NULL);
     if (error == -EOPNOTSUPP ||
         error == -ENOMEM) { /* the twin; a host with little lockable memory */
+        assert_false(rig.engine->can_clone() && error == -EOPNOTSUPP);
         rig_close(&rig);
         return;
     }
-    assert_int_equal(error, 0);
+    assert_int_equal(error, KVF_FIX_REGISTERED);
     struct kvf_io io = io_of(&rig, KVF_IO_WRITE, 9);
     memset(io.memory, 7, PAGE);
     io.buffer = 1;
     run_all(&rig, &io, 1);
     assert_int_equal(io.result, PAGE);
+    read_back_fixed(&rig);
     int wake_fd = eventfd(0, EFD_CLOEXEC);
     struct kvf_ring *first = rig.ring;
     assert_int_equal(rig.engine->open(8, wake_fd, &second), 0);
-    assert_int_equal(rig.engine->fix(second, buffers, 2, first), 0);
+    assert_int_equal(rig.engine->hold(buffers, 2, &holder), 0);
+    assert_int_equal(rig.engine->fix(second, buffers, 2, holder),
+                     rig.engine->can_clone() ? KVF_FIX_CLONED : KVF_FIX_REGISTERED);
     rig.ring = second;
-    memset(io.memory, 0, PAGE);
-    io = io_of(&rig, KVF_IO_READ, 9);
-    io.buffer = 1;
-    run_all(&rig, &io, 1);
-    assert_int_equal(io.result, PAGE);
-    assert_int_equal(rig.memory[9 * PAGE + 4095], 7);
+    read_back_fixed(&rig);
+    rig.engine->close(holder); /* what was cloned stays */
+    read_back_fixed(&rig);
     rig.engine->close(second);
     (void)close(wake_fd);
     rig.ring = first;
@@ -174,8 +188,27 @@ static void turn__asleep_without_work__ends_by_the_eventfd_each_time(void **stat
     for (unsigned i = 0; i < 3; i++) {
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, wake_later, &rig.wake_fd), 0);
-        assert_int_equal(rig.engine->turn(rig.ring, done, 8, true), 0);
+        assert_int_equal(rig.engine->turn(rig.ring, done, 8, KVF_WAIT_EVER), 0);
         assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    rig_close(&rig);
+}
+
+static void turn__asleep_with_a_limit__ends_by_it_or_by_the_eventfd(void **state)
+{
+    struct rig rig;
+    struct kvf_io *done[8];
+    rig_open(&rig, state);
+    for (unsigned i = 0; i < 3; i++) {
+        pthread_t thread;
+        assert_int_equal(rig.engine->turn(rig.ring, done, 8, 5), 0);
+        assert_int_equal(pthread_create(&thread, NULL, wake_later, &rig.wake_fd), 0);
+        time_t start = time(NULL);
+        assert_int_equal(rig.engine->turn(rig.ring, done, 8, 60000), 0);
+        assert_true(time(NULL) - start < 30);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        struct kvf_io io = io_of(&rig, KVF_IO_WRITE, 0);
+        run_all(&rig, &io, 1);
     }
     rig_close(&rig);
 }
@@ -187,7 +220,7 @@ static void ring__closed_while_asleep_was_possible__no_write_comes_late(void **s
         struct kvf_io *done[8];
         rig_open(&rig, state);
         (void)eventfd_write(rig.wake_fd, 1);
-        (void)rig.engine->turn(rig.ring, done, 8, true);
+        (void)rig.engine->turn(rig.ring, done, 8, KVF_WAIT_EVER);
         struct kvf_io io = io_of(&rig, KVF_IO_WRITE, 0);
         run_all(&rig, &io, 1); /* arms the wake-up again on the way */
         rig_close(&rig);
@@ -199,8 +232,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ring__writes_sync_reads__each_back_once_with_its_bytes),
         cmocka_unit_test(ring__operation_that_fails__says_its_errno),
-        cmocka_unit_test(ring__fixed_buffers__cloned_or_registered_they_read_right),
+        cmocka_unit_test(ring__fixed_buffers__registered_or_cloned_they_read_right),
         cmocka_unit_test(turn__asleep_without_work__ends_by_the_eventfd_each_time),
+        cmocka_unit_test(turn__asleep_with_a_limit__ends_by_it_or_by_the_eventfd),
         cmocka_unit_test(ring__closed_while_asleep_was_possible__no_write_comes_late),
     };
     int failed = cmocka_run_group_tests_name("engine pread", tests, use_twin, NULL);

@@ -1,12 +1,13 @@
 /* What storage does when the operating system does not do as asked: a faulty engine stands in front of each real one. */
+#include "base/crc32c.h"
 #include "base/test.h"
+#include "storage/faulty.h"
 #include "storage/fixture.h"
 
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,221 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- the faulty engine ---- */
-
-enum fault {
-    FAULT_NONE = 0,
-    FAULT_ERROR, /* comes back with -value, not started */
-    FAULT_SHORT, /* moves only `value` bytes */
-    FAULT_HOLD,  /* comes back only after release_held() */
-    FAULT_BREAK, /* the ring fails: this one is not started */
-};
-
-/* Operations of `kind` number first to first + count - 1 (over all rings, from arming on) on `fd` (-1: any). */
-struct plan {
-    enum kvf_io_kind kind;
-    int first, count;
-    int fd;
-    enum fault fault;
-    int value;
-};
-
-static struct {
-    const struct kvf_engine *inner;
-    pthread_mutex_t lock; /* of plan and seen */
-    struct plan plan;
-    int seen;          /* of the plan's kind */
-    atomic_int met;    /* faults done */
-    atomic_bool held;  /* FAULT_HOLD holds */
-    int open_fails_at; /* the nth open from now on; 0: never */
-    int opens;
-    int fix_error;
-    atomic_int breaks;
-} faults;
-
-struct faulty {
-    struct kvf_ring base;
-    struct kvf_ring *inner;
-    struct kvf_io *back[64]; /* to be returned without having been started */
-    unsigned back_count;
-    struct kvf_io *kept[64]; /* FAULT_HOLD */
-    unsigned kept_count;
-    struct kvf_io *cut[64]; /* FAULT_SHORT: moves whole pages and says less */
-    unsigned cut_count;
-    int cut_to;
-    unsigned inside; /* in the inner ring */
-    bool broken;
-};
-
-static const struct kvf_engine faulty_engine;
-
-static struct faulty *faulty_of(const struct kvf_ring *ring)
-{
-    return kvf_container(ring, struct faulty, base);
-}
-
-static int faulty_open(unsigned entries, int wake_fd, struct kvf_ring **give)
-{
-    if (++faults.opens == faults.open_fails_at)
-        return -ENOMEM;
-    struct faulty *ring = calloc(1, sizeof(*ring));
-    assert_non_null(ring);
-    ring->base.engine = &faulty_engine;
-    assert_int_equal(faults.inner->open(entries < 64 ? entries : 64, wake_fd, &ring->inner), 0);
-    *give = &ring->base;
-    return 0;
-}
-
-static int faulty_fix(struct kvf_ring *ring, const struct iovec *buffers, unsigned count,
-                      struct kvf_ring *like)
-{
-    if (faults.fix_error != 0)
-        return faults.fix_error;
-    return faults.inner->fix(faulty_of(ring)->inner, buffers, count,
-                             like != NULL ? faulty_of(like)->inner : NULL);
-}
-
-static unsigned faulty_room(const struct kvf_ring *base)
-{
-    const struct faulty *ring = faulty_of(base);
-    unsigned used = ring->back_count + ring->kept_count, room = faults.inner->room(ring->inner);
-    return ring->broken || room <= used ? 0 : room - used;
-}
-
-/* The plan for this operation; FAULT_NONE: none. */
-static struct plan look_up(const struct kvf_io *io)
-{
-    struct plan plan = {.fault = FAULT_NONE};
-    (void)pthread_mutex_lock(&faults.lock);
-    const struct plan *all = &faults.plan;
-    if (all->fault != FAULT_NONE && io->kind == all->kind && (all->fd < 0 || io->fd == all->fd)) {
-        int number = faults.seen++;
-        if (number >= all->first && number < all->first + all->count)
-            plan = *all;
-    }
-    (void)pthread_mutex_unlock(&faults.lock);
-    return plan;
-}
-
-static void faulty_add(struct kvf_ring *base, struct kvf_io *io)
-{
-    struct faulty *ring = faulty_of(base);
-    struct plan plan = look_up(io);
-    if (plan.fault != FAULT_NONE)
-        atomic_fetch_add(&faults.met, 1);
-    switch (plan.fault) {
-    case FAULT_ERROR:
-        io->result = -plan.value;
-        ring->back[ring->back_count++] = io;
-        return;
-    case FAULT_BREAK:
-        ring->broken = true;
-        atomic_fetch_add(&faults.breaks, 1);
-        break;
-    case FAULT_HOLD:
-        ring->kept[ring->kept_count++] = io;
-        return;
-    case FAULT_SHORT:
-        if (plan.value == 0) { /* no bytes at all: end of file */
-            io->result = 0;
-            ring->back[ring->back_count++] = io;
-            return;
-        }
-        if (io->bytes > (uint64_t)plan.value) {
-            io->bytes = kvf_round_up_page((uint64_t)plan.value);
-            ring->cut_to = plan.value;
-            ring->cut[ring->cut_count++] = io;
-        }
-        break;
-    case FAULT_NONE:
-        break;
-    }
-    if (ring->broken) {
-        io->result = -EAGAIN;
-        ring->back[ring->back_count++] = io;
-        return;
-    }
-    ring->inside++;
-    faults.inner->add(ring->inner, io);
-}
-
-static void cut_result(struct faulty *ring, struct kvf_io *io)
-{
-    for (unsigned i = 0; i < ring->cut_count; i++)
-        if (ring->cut[i] == io) {
-            ring->cut[i] = ring->cut[--ring->cut_count];
-            io->result = io->result < ring->cut_to ? io->result : ring->cut_to;
-            return;
-        }
-}
-
-static unsigned faulty_turn(struct kvf_ring *base, struct kvf_io **done, unsigned max, bool sleep)
-{
-    struct faulty *ring = faulty_of(base);
-    if (ring->back_count > 0) {
-        done[0] = ring->back[--ring->back_count];
-        return 1;
-    }
-    if (ring->kept_count > 0 && !atomic_load(&faults.held) && faults.inner->room(ring->inner) > 0) {
-        ring->inside++;
-        faults.inner->add(ring->inner, ring->kept[--ring->kept_count]);
-    }
-    if (ring->kept_count > 0 || (ring->broken && ring->inside == 0)) {
-        sleep = false;
-        (void)usleep(1000);
-    }
-    unsigned count = faults.inner->turn(ring->inner, done, max, sleep);
-    ring->inside -= count;
-    for (unsigned i = 0; i < count; i++)
-        cut_result(ring, done[i]);
-    return count;
-}
-
-static bool faulty_is_broken(const struct kvf_ring *base)
-{
-    const struct faulty *ring = faulty_of(base);
-    return ring->broken && ring->inside + ring->back_count + ring->kept_count == 0;
-}
-
-static void faulty_close(struct kvf_ring *base)
-{
-    if (base == NULL)
-        return;
-    faults.inner->close(faulty_of(base)->inner);
-    free(faulty_of(base));
-}
-
-static const struct kvf_engine faulty_engine = {
-    .name = "faulty",
-    .open = faulty_open,
-    .fix = faulty_fix,
-    .room = faulty_room,
-    .add = faulty_add,
-    .turn = faulty_turn,
-    .is_broken = faulty_is_broken,
-    .close = faulty_close,
-};
-
-static void arm(struct plan plan)
-{
-    (void)pthread_mutex_lock(&faults.lock);
-    faults.seen = 0;
-    faults.plan = plan;
-    (void)pthread_mutex_unlock(&faults.lock);
-    atomic_store(&faults.met, 0);
-    atomic_store(&faults.held, plan.fault == FAULT_HOLD);
-}
-
-static void disarm(void)
-{
-    arm((struct plan){.fault = FAULT_NONE});
-}
-
 static void init(struct fixture *f, void **state, uint64_t arena_bytes)
 {
-    memset(&faults, 0, sizeof(faults));
-    assert_int_equal(pthread_mutex_init(&faults.lock, NULL), 0);
-    faults.inner = *(const struct kvf_engine **)*state;
+    faulty_init(*(const struct kvf_engine **)*state);
     fixture_init(f, KVF_STORE_IO_AUTO, arena_bytes);
     f->engine = &faulty_engine;
 }
@@ -249,12 +38,12 @@ static void read__short_at_any_piece__asks_for_the_rest(void **state)
     for (int at = 0; at < 8; at++)
         for (size_t v = 0; v < 4; v++) {
             struct kvf_drive_stats before = fixture_stats(&f);
-            arm((struct plan){.kind = KVF_IO_READ,
-                              .first = at,
-                              .count = 1,
-                              .fd = -1,
-                              .fault = FAULT_SHORT,
-                              .value = values[v]});
+            faulty_arm((struct plan){.kind = KVF_IO_READ,
+                                     .first = at,
+                                     .count = 1,
+                                     .fd = -1,
+                                     .fault = FAULT_SHORT,
+                                     .value = values[v]});
             assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
             struct kvf_drive_stats after = fixture_stats(&f);
             assert_int_equal(after.read_sqes - before.read_sqes, 6 + atomic_load(&faults.met));
@@ -270,7 +59,7 @@ static void read__always_short__still_every_byte(void **state)
     init(&f, state, 2 * KVF_MIB);
     fixture_open(&f);
     assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
-    arm((struct plan){
+    faulty_arm((struct plan){
         .kind = KVF_IO_READ, .count = 100000, .fd = -1, .fault = FAULT_SHORT, .value = 12288});
     assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
     fixture_fini(&f);
@@ -283,14 +72,14 @@ static void read__less_than_a_page_for_ever__ends_with_an_error(void **state)
     init(&f, state, 2 * KVF_MIB);
     fixture_open(&f);
     assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
-    arm((struct plan){
+    faulty_arm((struct plan){
         .kind = KVF_IO_READ, .count = 100000, .fd = -1, .fault = FAULT_SHORT, .value = 512});
     assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_IO);
-    arm((struct plan){
+    faulty_arm((struct plan){
         .kind = KVF_IO_READ, .count = 100000, .fd = -1, .fault = FAULT_SHORT, .value = 0});
     assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_IO);
     assert_int_equal(block.status.detail, ENODATA);
-    disarm();
+    faulty_disarm();
     assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
     fixture_fini(&f);
 }
@@ -304,18 +93,18 @@ static void read__kernel_says_not_now__retried_but_not_for_ever(void **state)
     assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
     const int passing[] = {EAGAIN, EINTR, EBUSY};
     for (size_t i = 0; i < 3; i++) {
-        arm((struct plan){.kind = KVF_IO_READ,
-                          .first = 2,
-                          .count = 5,
-                          .fd = -1,
-                          .fault = FAULT_ERROR,
-                          .value = passing[i]});
+        faulty_arm((struct plan){.kind = KVF_IO_READ,
+                                 .first = 2,
+                                 .count = 5,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = passing[i]});
         assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
-        arm((struct plan){.kind = KVF_IO_READ,
-                          .count = 1000000,
-                          .fd = -1,
-                          .fault = FAULT_ERROR,
-                          .value = passing[i]});
+        faulty_arm((struct plan){.kind = KVF_IO_READ,
+                                 .count = 1000000,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = passing[i]});
         assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_IO);
         assert_int_equal(block.status.detail, passing[i]);
     }
@@ -332,12 +121,12 @@ static void read__error_at_any_piece__ends_that_read_only(void **state)
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(fixture_put(&f, &blocks[i], i, 600 << 10).code, KVF_OK);
     for (int at = 0; at < 12; at++) {
-        arm((struct plan){.kind = KVF_IO_READ,
-                          .first = at,
-                          .count = 1,
-                          .fd = -1,
-                          .fault = FAULT_ERROR,
-                          .value = EIO});
+        faulty_arm((struct plan){.kind = KVF_IO_READ,
+                                 .first = at,
+                                 .count = 1,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = EIO});
         for (unsigned i = 0; i < 4; i++) {
             fixture_aim(&f, &blocks[i], 600 << 10, i * KVF_MIB);
             reads[i] = &blocks[i].read;
@@ -384,7 +173,8 @@ static void read__one_piece_hangs__others_pass_it(void **state)
         fixture_aim(&f, &blocks[i], LENGTH, i * 2 * KVF_MIB);
         reads[i] = &blocks[i].read;
     }
-    arm((struct plan){.kind = KVF_IO_READ, .first = 0, .count = 1, .fd = -1, .fault = FAULT_HOLD});
+    faulty_arm(
+        (struct plan){.kind = KVF_IO_READ, .first = 0, .count = 1, .fd = -1, .fault = FAULT_HOLD});
     struct kvf_read_set first = {.reads = reads, .count = 10},
                         second = {.reads = reads + 10, .count = 10};
     kvf_store_read(f.store, &first);
@@ -414,10 +204,145 @@ static void read__ring_fails_at_any_piece__goes_on_in_another_ring(void **state)
     fixture_open(&f);
     assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
     for (int at = 0; at < 6; at++) {
-        arm((struct plan){
+        faulty_arm((struct plan){
             .kind = KVF_IO_READ, .first = at, .count = 1, .fd = -1, .fault = FAULT_BREAK});
         assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
         assert_int_equal(atomic_load(&faults.breaks), at + 1);
+    }
+    fixture_fini(&f);
+}
+
+/* ---- what happens now and then ---- */
+
+/* A soak asks for more. */
+static unsigned rounds(unsigned few, unsigned many)
+{
+    return getenv("KVF_STORAGE_SOAK") != NULL ? many : few;
+}
+
+/* Each block is one piece, so that each injected error is one failed read. */
+static void read__faults_at_a_rate__no_wrong_byte_and_counted_exactly(void **state)
+{
+    enum { COUNT = 16 };
+    struct fixture f;
+    static struct fixture_block blocks[COUNT];
+    struct kvf_read *reads[COUNT];
+    init(&f, state, COUNT * 256 << 10);
+    f.options.capacity_bytes = 16 * KVF_MIB;
+    fixture_open(&f);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_int_equal(fixture_put(&f, &blocks[i], i, (i + 1) * 15000).code, KVF_OK);
+        reads[i] = &blocks[i].read;
+    }
+    struct kvf_drive_stats before = fixture_stats(&f);
+    faulty_rate((struct rates){
+        .kind = KVF_IO_READ, .seed = 20260711, .short_in = 32, .passing_in = 128, .error_in = 100});
+    unsigned failed = 0, all = rounds(150, 6000);
+    for (unsigned round = 0; round < all; round++) {
+        for (unsigned i = 0; i < COUNT; i++)
+            fixture_aim(&f, &blocks[i], (i + 1) * 15000, i * 256 << 10);
+        struct kvf_read_set set = {.reads = reads, .count = COUNT};
+        kvf_store_read(f.store, &set);
+        fixture_wait(&f, blocks, COUNT);
+        for (unsigned i = 0; i < COUNT; i++) {
+            failed += blocks[i].status.code == KVF_IO;
+            assert_true(blocks[i].status.code == KVF_IO || fixture_is_right(&f, &blocks[i]));
+        }
+    }
+    struct kvf_drive_stats after = fixture_stats(&f);
+    int errors = atomic_load(&faults.errors), passings = atomic_load(&faults.passings),
+        shorts = atomic_load(&faults.shorts);
+    assert_true(errors > 5 && passings > 5 && shorts > 20);
+    assert_int_equal(failed, errors);
+    /* Every request passed by here, and each fault but the errors made at least one more. */
+    assert_int_equal(after.read_sqes - before.read_sqes, faults.drawn);
+    assert_true(faults.drawn >= all * COUNT + (unsigned)(passings + shorts));
+    assert_int_equal(after.reads_in_flight, 0);
+    fixture_fini(&f);
+}
+
+/* Writes under the same weather, but for the errors: all durable. */
+static void write__faults_at_a_rate__all_durable(void **state)
+{
+    struct fixture f;
+    enum { COUNT = 120 };
+    static struct fixture_block blocks[COUNT];
+    init(&f, state, COUNT * 128 << 10);
+    f.options.capacity_bytes = 32 * KVF_MIB;
+    fixture_open(&f);
+    faulty_rate((struct rates){.kind = KVF_IO_WRITE, .seed = 7, .short_in = 3, .passing_in = 4});
+    for (unsigned i = 0; i < COUNT; i++)
+        fixture_append(&f, &blocks[i], i, 1000 + (i * 7919) % 120000, i * 128 << 10);
+    fixture_wait(&f, blocks, COUNT);
+    assert_true(atomic_load(&faults.shorts) + atomic_load(&faults.passings) > 0);
+    faulty_disarm();
+    fixture_reopen(&f);
+    assert_int_equal(f.found_count, COUNT);
+    for (unsigned i = 0; i < COUNT; i++) {
+        struct fixture_block block = {.location = fixture_find(&f, i)->location, .seed = i};
+        assert_int_equal(fixture_get(&f, &block, 1000 + (i * 7919) % 120000).code, KVF_OK);
+    }
+    fixture_fini(&f);
+}
+
+/* The drive answers with another record, whole and with its own right checksum. Storage cannot see that and says OK; the
+ * owner compares with the checksum of the record it asked for. */
+static void read__misdirected_to_another_record__not_the_checksum_asked_for(void **state)
+{
+    struct fixture f;
+    struct fixture_block asked, other;
+    init(&f, state, KVF_MIB);
+    fixture_open(&f);
+    assert_int_equal(fixture_put(&f, &other, 1, 100000).code, KVF_OK);
+    assert_int_equal(fixture_put(&f, &asked, 2, 100000).code, KVF_OK);
+    assert_int_equal(other.location.segment, asked.location.segment);
+    faulty_arm((struct plan){.kind = KVF_IO_READ,
+                             .count = 1,
+                             .fd = -1,
+                             .fault = FAULT_MISDIRECT,
+                             .where = other.location.offset});
+    assert_int_equal(fixture_get(&f, &asked, 100000).code, KVF_CORRUPT);
+    assert_int_equal(asked.status.code, KVF_OK);
+    uint32_t crc = kvf_crc32c(0, kvf_extent_at(asked.read.extent), 100000);
+    assert_int_equal(crc, other.append.record.crc32c);
+    assert_int_not_equal(crc, asked.append.record.crc32c);
+    assert_int_equal(fixture_get(&f, &asked, 100000).code, KVF_OK);
+    fixture_fini(&f);
+}
+
+/* A read that has failed waits for its last piece; as soon as it has ended, the same memory serves another read, and
+ * nothing of the old one comes after that. */
+static void read__failed_with_a_piece_outstanding__ends_only_when_it_is_back(void **state)
+{
+    struct fixture f;
+    struct fixture_block block, other;
+    struct kvf_read *reads[] = {&block.read};
+    struct kvf_read_set set = {.reads = reads, .count = 1};
+    init(&f, state, 4 * KVF_MIB);
+    fixture_open(&f);
+    assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
+    assert_int_equal(fixture_put(&f, &other, 2, LENGTH).code, KVF_OK);
+    for (unsigned round = 0; round < 20; round++) {
+        fixture_aim(&f, &block, LENGTH, 0);
+        faulty_arm((struct plan){
+            .kind = KVF_IO_READ, .first = 1, .count = 1, .fd = -1, .fault = FAULT_HOLD});
+        faults.then_error = EIO; /* the others, once one is held */
+        kvf_store_read(f.store, &set);
+        for (unsigned i = 0; i < 20; i++)
+            kvf_loop_run_once(f.loop, 1);
+        assert_false(block.ended);
+        assert_int_equal(fixture_stats(&f).reads_in_flight, 1);
+        faults.then_error = 0;
+        atomic_store(&faults.held, false);
+        fixture_wait(&f, &block, 1);
+        assert_int_equal(block.status.code, KVF_IO);
+        faulty_disarm();
+        struct kvf_location own = block.location;
+        block.location = other.location;
+        block.seed = 2;
+        assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
+        block.location = own;
+        block.seed = 1;
     }
     fixture_fini(&f);
 }
@@ -446,9 +371,9 @@ static void write__short_or_not_now_at_any_piece__all_durable(void **state)
             plan.first = at == 4 ? 0 : at;
             plan.count = 1;
             plan.fd = -1;
-            arm(plan);
+            faulty_arm(plan);
             assert_int_equal(fixture_put(&f, &block, count++, 1200 << 10).code, KVF_OK);
-            disarm();
+            faulty_disarm();
             assert_int_equal(fixture_get(&f, &block, 1200 << 10).code, KVF_OK);
         }
     assert_false(fixture_stats(&f).read_only);
@@ -492,12 +417,12 @@ static void write__fails__drive_is_read_only_and_reads_go_on(void **state)
         init(&f, state, 8 * KVF_MIB);
         fixture_open(&f);
         assert_int_equal(fixture_put(&f, &good, 1, 5000).code, KVF_OK);
-        arm((struct plan){.kind = cases[i].kind,
-                          .first = 0,
-                          .count = 1,
-                          .fd = -1,
-                          .fault = FAULT_ERROR,
-                          .value = cases[i].error});
+        faulty_arm((struct plan){.kind = cases[i].kind,
+                                 .first = 0,
+                                 .count = 1,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = cases[i].error});
         for (unsigned b = 0; b < 10; b++)
             fixture_append(&f, &blocks[b], 10 + b, 600 << 10, b * 700 * UINT64_C(1024));
         fixture_wait(&f, blocks, 10);
@@ -507,7 +432,7 @@ static void write__fails__drive_is_read_only_and_reads_go_on(void **state)
         }
         assert_int_equal(fixture_stats(&f).dropped, 10);
         expect_read_only(&f, &good, cases[i].code, cases[i].error);
-        disarm();
+        faulty_disarm();
         fixture_reopen(&f); /* a start tries again */
         assert_non_null(fixture_find(&f, 1));
         assert_false(fixture_stats(&f).read_only);
@@ -519,7 +444,7 @@ static void write__fails__drive_is_read_only_and_reads_go_on(void **state)
 /* Sealing or marking a segment free fails: nothing that ended OK is lost. */
 static void write__service_of_segments_fails__nothing_durable_is_lost(void **state)
 {
-    for (int at = 0; at < 60; at += 2) {
+    for (int at = 0; at < 60; at += 3) {
         struct fixture f;
         static struct fixture_block blocks[24];
         init(&f, state, 24 * 700 * 1024);
@@ -527,12 +452,12 @@ static void write__service_of_segments_fails__nothing_durable_is_lost(void **sta
         f.options.capacity_bytes = 8 * KVF_MIB;
         f.frees_at_once = at >= 30;
         fixture_open(&f);
-        arm((struct plan){.kind = KVF_IO_WRITE,
-                          .first = at,
-                          .count = 1,
-                          .fd = -1,
-                          .fault = FAULT_ERROR,
-                          .value = EIO});
+        faulty_arm((struct plan){.kind = KVF_IO_WRITE,
+                                 .first = at,
+                                 .count = 1,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = EIO});
         unsigned right = 0;
         for (unsigned b = 0; b < (f.frees_at_once ? 24 : 11); b++) {
             fixture_append(&f, &blocks[b], b, 600 << 10, 0);
@@ -541,7 +466,7 @@ static void write__service_of_segments_fails__nothing_durable_is_lost(void **sta
             right += kvf_is_ok(blocks[b].status);
         }
         assert_true(atomic_load(&faults.met) == 0 || fixture_stats(&f).read_only);
-        disarm();
+        faulty_disarm();
         fixture_reopen(&f);
         if (!f.frees_at_once || f.reclaim_count == 0)
             for (unsigned b = 0; b < right; b++)
@@ -551,6 +476,116 @@ static void write__service_of_segments_fails__nothing_durable_is_lost(void **sta
             memcpy(&block.seed, f.found[i].record.key.bytes, sizeof(block.seed));
             assert_int_equal(fixture_get(&f, &block, 600 << 10).code, KVF_OK);
         }
+        fixture_fini(&f);
+    }
+}
+
+/* Until the drive takes writes again; fails the test after 30 s. */
+static void wait_writable(struct fixture *f)
+{
+    time_t end = time(NULL) + 30;
+    while (fixture_stats(f).read_only) {
+        assert_true(time(NULL) < end);
+        (void)usleep(2000);
+    }
+}
+
+/* Whatever was under way when it failed: once the cause is gone the drive is written again without a restart, in
+ * segments that recovery tells apart. `good` is what ended OK. */
+static void write__cause_of_a_failure_goes__writable_again_and_nothing_lost(void **state)
+{
+    const int errors[] = {EIO, ENOSPC, EDQUOT};
+    for (int at = 0; at < 24; at++) {
+        struct fixture f;
+        static struct fixture_block blocks[60];
+        bool good[60] = {false};
+        unsigned count = 0;
+        uint64_t dropped = 0;
+        init(&f, state, 24 * 700 * 1024);
+        f.options.read_threads = 1;
+        f.options.probe_ms = 20;
+        f.options.capacity_bytes = 24 * KVF_MIB;
+        fixture_open(&f);
+        assert_int_equal(fixture_put(&f, &blocks[count], count, 5000).code, KVF_OK);
+        good[count++] = true;
+        faulty_arm((struct plan){.kind = at % 4 == 3 ? KVF_IO_SYNC : KVF_IO_WRITE,
+                                 .first = at / 2,
+                                 .count = 1000000,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = errors[at % 3]});
+        for (unsigned i = 0; i < 20; i++, count++)
+            fixture_append(&f, &blocks[count], count, (i % 3 + 1) * 70000, i * 700 * 1024);
+        fixture_wait(&f, blocks, count);
+        for (unsigned i = 1; i < count; i++) {
+            good[i] = kvf_is_ok(blocks[i].status);
+            dropped += !good[i];
+            assert_true(good[i] || blocks[i].status.detail == errors[at % 3]);
+        }
+        if (fixture_stats(&f).read_only) {
+            (void)usleep(60000); /* probes fail, too */
+            assert_true(fixture_stats(&f).read_only);
+            assert_int_equal(fixture_put(&f, &blocks[count], count, 5000).detail, errors[at % 3]);
+            dropped++;
+            count++;
+        }
+        assert_int_equal(fixture_stats(&f).dropped, dropped);
+        faulty_disarm();
+        wait_writable(&f);
+        for (unsigned i = 0; i < 20; i++, count++) {
+            assert_int_equal(fixture_put(&f, &blocks[count], count, 200 << 10).code, KVF_OK);
+            good[count] = true;
+        }
+        assert_int_equal(fixture_stats(&f).dropped, dropped);
+        if (at % 2 == 0)
+            fixture_crash(&f);
+        else
+            fixture_close(&f);
+        fixture_open(&f);
+        for (unsigned i = 0; i < count; i++)
+            if (good[i])
+                assert_non_null(fixture_find(&f, i));
+        for (unsigned i = 0; i < f.found_count; i++) {
+            struct fixture_block block = {.location = f.found[i].location};
+            memcpy(&block.seed, f.found[i].record.key.bytes, sizeof(block.seed));
+            assert_int_equal(fixture_get(&f, &block, f.found[i].record.length).code, KVF_OK);
+        }
+        fixture_fini(&f);
+    }
+}
+
+/* Sealing or freeing failed, and all segments are full or given back: the probe is what was due. */
+static void write__service_fails_for_a_while__segments_come_back(void **state)
+{
+    for (int at = 0; at < 12; at++) {
+        struct fixture f;
+        struct fixture_block block;
+        init(&f, state, KVF_MIB);
+        f.options.read_threads = 1;
+        f.options.probe_ms = 5;
+        f.options.capacity_bytes = 6 * KVF_MIB;
+        f.frees_at_once = true;
+        fixture_open(&f);
+        faulty_arm((struct plan){.kind = KVF_IO_WRITE,
+                                 .first = 2 + at,
+                                 .count = 3,
+                                 .fd = -1,
+                                 .fault = FAULT_ERROR,
+                                 .value = ENOSPC});
+        unsigned failed = 0;
+        for (unsigned i = 0; i < 40; i++) {
+            struct kvf_status status = fixture_put(&f, &block, i, 600 << 10);
+            failed += !kvf_is_ok(status);
+            if (kvf_is_ok(status))
+                assert_int_equal(fixture_get(&f, &block, 600 << 10).code, KVF_OK);
+            else
+                wait_writable(&f);
+        }
+        assert_int_equal(atomic_load(&faults.met), 3);
+        assert_int_equal(fixture_stats(&f).dropped, failed);
+        assert_true(failed <= 3);
+        fixture_reopen(&f);
+        assert_non_null(fixture_find(&f, 39));
         fixture_fini(&f);
     }
 }
@@ -568,12 +603,12 @@ static void write__one_of_two_drives_fails__the_other_takes_what_was_queued(void
     f.options.capacity_bytes = 64 * KVF_MIB;
     fixture_open(&f);
     int fd = f.store->drives[0].segments[0].fd; /* the first one that is taken */
-    arm((struct plan){.kind = KVF_IO_WRITE,
-                      .first = 1,
-                      .count = 1,
-                      .fd = fd,
-                      .fault = FAULT_ERROR,
-                      .value = EIO});
+    faulty_arm((struct plan){.kind = KVF_IO_WRITE,
+                             .first = 1,
+                             .count = 1,
+                             .fd = fd,
+                             .fault = FAULT_ERROR,
+                             .value = EIO});
     for (unsigned i = 0; i < 40; i++)
         fixture_append(&f, &blocks[i], i, 500 << 10, i * 512 * UINT64_C(1024));
     fixture_wait(&f, blocks, 40);
@@ -626,8 +661,24 @@ static void open__no_memory_to_lock__plain_buffers_and_the_remedy(void **state)
     faults.fix_error = -ENOMEM;
     fixture_open(&f);
     assert_non_null(strstr(kvf_store_io_text(f.store), "RLIMIT_MEMLOCK"));
-    assert_non_null(strstr(kvf_store_io_text(f.store), "6 MiB")); /* three rings times 2 MiB */
+    assert_non_null(strstr(kvf_store_io_text(f.store), " MiB"));
     assert_int_equal(fixture_stats(&f).registrations, 0);
+    assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
+    assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
+    fixture_fini(&f);
+}
+
+/* Where rings cannot share one registration each has its own, and so each pins the pool. */
+static void open__kernel_cannot_clone__registered_ring_by_ring(void **state)
+{
+    struct fixture f;
+    struct fixture_block block;
+    init(&f, state, 2 * KVF_MIB);
+    faults.no_clone = true;
+    fixture_open(&f);
+    bool fixes = strstr(kvf_store_io_text(f.store), "fixed buffers") != NULL;
+    assert_int_equal(fixes, faults.inner == &kvf_engine_uring);
+    assert_int_equal(fixture_stats(&f).registrations, fixes ? 3 : 0);
     assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
     assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
     fixture_fini(&f);
@@ -706,12 +757,19 @@ int main(void)
         cmocka_unit_test(read__error_at_any_piece__ends_that_read_only),
         cmocka_unit_test(read__one_piece_hangs__others_pass_it),
         cmocka_unit_test(read__ring_fails_at_any_piece__goes_on_in_another_ring),
+        cmocka_unit_test(read__faults_at_a_rate__no_wrong_byte_and_counted_exactly),
+        cmocka_unit_test(write__faults_at_a_rate__all_durable),
+        cmocka_unit_test(read__misdirected_to_another_record__not_the_checksum_asked_for),
+        cmocka_unit_test(read__failed_with_a_piece_outstanding__ends_only_when_it_is_back),
         cmocka_unit_test(write__short_or_not_now_at_any_piece__all_durable),
         cmocka_unit_test(write__fails__drive_is_read_only_and_reads_go_on),
         cmocka_unit_test(write__service_of_segments_fails__nothing_durable_is_lost),
+        cmocka_unit_test(write__cause_of_a_failure_goes__writable_again_and_nothing_lost),
+        cmocka_unit_test(write__service_fails_for_a_while__segments_come_back),
         cmocka_unit_test(write__one_of_two_drives_fails__the_other_takes_what_was_queued),
         cmocka_unit_test(open__fails_at_each_step__nothing_is_left),
         cmocka_unit_test(open__no_memory_to_lock__plain_buffers_and_the_remedy),
+        cmocka_unit_test(open__kernel_cannot_clone__registered_ring_by_ring),
         cmocka_unit_test(open__io_uring_forbidden__auto_reads_plainly_and_uring_says_why),
     };
     int failed = cmocka_run_group_tests_name("faults over pread", tests, use_twin, NULL);

@@ -26,7 +26,7 @@
 #define KVF_SEGMENT_MAX_BYTES (UINT64_C(1) << 40)
 #define KVF_SEGMENTS_MAX 65536 /* of one drive */
 #define KVF_GROUP_PREFIX_BYTES 64
-#define KVF_GROUP_PAGES_MAX_BYTES (UINT64_C(64) << 10) /* prefix and packed headers of one group */
+#define KVF_GROUP_PAGES_MAX_BYTES (UINT64_C(1) << 20) /* prefix and packed headers of one group */
 #define KVF_RECORD_PREFIX_BYTES 80
 #define KVF_RECORD_HEADER_MAX_BYTES                                                                \
     (KVF_RECORD_PREFIX_BYTES + KVF_KEY_MAX_BYTES + KVF_NAMESPACE_MAX_BYTES)

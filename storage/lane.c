@@ -1,6 +1,8 @@
 /* Parts: segments; ending batches; moving the drive on. */
 #include "storage/lane.h"
 
+#include "base/clock.h"
+
 #include "storage/append.h"
 
 /* ---- segments ---- */
@@ -40,6 +42,12 @@ static void ask_for_segments(struct kvf_lane *lane, struct kvf_append *carrier)
         kvf_append_post(store, carrier, false);
 }
 
+/* Never used before, on any boot. */
+static uint64_t new_sequence(struct kvf_lane *lane)
+{
+    return lane->store->boot_epoch << 32 | ++lane->fillings;
+}
+
 /* The free segment that becomes the open one; false when there is none. */
 static bool take_segment(struct kvf_lane *lane)
 {
@@ -53,8 +61,7 @@ static bool take_segment(struct kvf_lane *lane)
         segment->state = KVF_SEGMENT_OPEN;
         segment->asked = false;
         segment->used_bytes = 0;
-        segment->sequence =
-            store->boot_epoch << 32 | ++lane->fillings; /* never used before, on any boot */
+        segment->sequence = new_sequence(lane);
         drive->free_count--;
         kvf_filling_start(&lane->filling, segment);
     }
@@ -107,7 +114,7 @@ static int drive_error(struct kvf_lane *lane)
     return error;
 }
 
-/* The drive takes nothing more until the next start. */
+/* The drive takes nothing more until a probe goes through. */
 static void fail_drive(struct kvf_lane *lane, int error)
 {
     struct kvf_store *store = lane->store;
@@ -115,6 +122,32 @@ static void fail_drive(struct kvf_lane *lane, int error)
     if (lane->drive->error == 0)
         lane->drive->error = error;
     (void)pthread_mutex_unlock(&store->lock);
+    lane->probe_at_ns = kvf_clock_now_ns() + store->options.probe_ms * KVF_NS_PER_MS;
+}
+
+static void revive_drive(struct kvf_lane *lane)
+{
+    (void)pthread_mutex_lock(&lane->store->lock);
+    lane->drive->error = 0;
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    lane->probe_at_ns = 0;
+}
+
+static void end_group(struct kvf_lane *lane, struct kvf_batch *batch)
+{
+    int error = batch->error;
+    if (error != 0)
+        kvf_batch_roll_back(&lane->filling, batch);
+    for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;)
+        end_append(lane, kvf_append_at(node), error == 0 ? kvf_ok() : kvf_io_status(error));
+}
+
+static void end_free(struct kvf_lane *lane, struct kvf_batch *batch)
+{
+    if (batch->error == 0)
+        set_segment_state(lane, batch->segment, KVF_SEGMENT_FREE);
+    else
+        kvf_list_push_front(&lane->frees, &batch->segment->node);
 }
 
 void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch)
@@ -124,8 +157,7 @@ void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch)
         fail_drive(lane, error);
     switch (batch->kind) {
     case KVF_BATCH_RECORDS:
-        for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;)
-            end_append(lane, kvf_append_at(node), error == 0 ? kvf_ok() : kvf_io_status(error));
+        end_group(lane, batch);
         break;
     case KVF_BATCH_SEAL:
         if (error == 0) {
@@ -134,11 +166,17 @@ void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch)
         }
         break;
     case KVF_BATCH_FREE:
-        if (error == 0)
-            set_segment_state(lane, batch->segment, KVF_SEGMENT_FREE);
+        end_free(lane, batch);
+        break;
+    case KVF_BATCH_PROBE:
         break;
     }
     batch->state = KVF_BATCH_IDLE;
+    if (batch != &lane->service)
+        return;
+    if (lane->probing && error == 0)
+        revive_drive(lane);
+    lane->probing = false;
 }
 
 /* ---- moving on ---- */
@@ -220,6 +258,13 @@ bool kvf_lane_may_sync(const struct kvf_lane *lane, const struct kvf_batch *batc
     return other->state != KVF_BATCH_SYNCING;
 }
 
+static void start_free(struct kvf_lane *lane)
+{
+    struct kvf_list *node = kvf_list_pop_front(&lane->frees);
+    kvf_batch_start_free(lane->drive, kvf_container(node, struct kvf_segment, node),
+                         &lane->service);
+}
+
 static void settle(struct kvf_lane *lane, struct kvf_batch *batch)
 {
     if (batch->state == KVF_BATCH_IDLE || batch->in_flight > 0)
@@ -230,7 +275,53 @@ static void settle(struct kvf_lane *lane, struct kvf_batch *batch)
         kvf_lane_end_batch(lane, batch);
 }
 
-/* The older group first. True when another drive has got something to do. */
+static struct kvf_segment *free_segment(struct kvf_lane *lane)
+{
+    struct kvf_segment *found = NULL;
+    (void)pthread_mutex_lock(&lane->store->lock);
+    for (uint32_t i = 0; i < lane->drive->segment_count && found == NULL; i++)
+        if (lane->drive->segments[i].state == KVF_SEGMENT_FREE)
+            found = &lane->drive->segments[i];
+    if (found != NULL)
+        found->sequence = new_sequence(lane);
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    return found;
+}
+
+/* A write that is due anyway, if there is one. The open segment ends here: behind its last durable record lies what the
+ * failed groups left, and no later group of this filling may follow that. */
+static void start_probe(struct kvf_lane *lane)
+{
+    struct kvf_filling *filling = &lane->filling;
+    lane->probing = true;
+    lane->probe_at_ns = 0;
+    if (filling->segment != NULL && filling->record_count > 0) {
+        kvf_batch_start_seal(filling, &lane->service);
+        return;
+    }
+    if (filling->segment != NULL) {
+        set_segment_state(lane, filling->segment, KVF_SEGMENT_FREEING);
+        kvf_list_push_front(&lane->frees, &filling->segment->node);
+        filling->segment = NULL;
+    }
+    if (!kvf_list_is_empty(&lane->frees))
+        start_free(lane);
+    else
+        kvf_batch_start_probe(lane->drive, free_segment(lane), &lane->service);
+}
+
+static void step_read_only(struct kvf_lane *lane)
+{
+    uint64_t now = kvf_clock_now_ns();
+    if (!groups_are_idle(lane) || lane->service.state != KVF_BATCH_IDLE)
+        return;
+    if (lane->probe_at_ns == 0) /* read-only since recovery */
+        lane->probe_at_ns = now + lane->store->options.probe_ms * KVF_NS_PER_MS;
+    if (now >= lane->probe_at_ns)
+        start_probe(lane);
+}
+
+/* The older group first. */
 bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
 {
     settle(lane, &lane->groups[lane->next_group]);
@@ -239,17 +330,21 @@ bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
     int error = drive_error(lane);
     if (error != 0) {
         bool moved = abandon_queue(lane, lanes, error);
-        for (struct kvf_list *node; (node = kvf_list_pop_front(&lane->frees)) != NULL;)
-            set_segment_state(lane, kvf_container(node, struct kvf_segment, node),
-                              KVF_SEGMENT_LOST);
+        step_read_only(lane);
         return moved;
     }
     if (lane->service.state == KVF_BATCH_IDLE && !kvf_list_is_empty(&lane->frees))
-        kvf_batch_start_free(
-            lane->drive, kvf_container(kvf_list_pop_front(&lane->frees), struct kvf_segment, node),
-            &lane->service);
+        start_free(lane);
     start_next(lane);
     return false;
+}
+
+int kvf_lane_wait_ms(const struct kvf_lane *lane)
+{
+    if (lane->drive->error == 0 || lane->probe_at_ns == 0)
+        return KVF_WAIT_EVER;
+    uint64_t left = kvf_clock_left_ns(lane->probe_at_ns, kvf_clock_now_ns());
+    return (int)(left / KVF_NS_PER_MS) + 1;
 }
 
 void kvf_lane_take_incoming(struct kvf_lane *lane)
@@ -266,8 +361,11 @@ bool kvf_lane_is_idle(const struct kvf_lane *lane)
 
 void kvf_lane_finish(struct kvf_lane *lane)
 {
-    if (kvf_lane_is_idle(lane) && kvf_list_is_empty(&lane->queue) &&
-        lane->filling.segment != NULL && lane->filling.record_count > 0 && drive_error(lane) == 0)
+    bool failed = drive_error(lane) != 0;
+    while (failed && !kvf_list_is_empty(&lane->frees))
+        (void)kvf_list_pop_front(&lane->frees);
+    if (!failed && kvf_lane_is_idle(lane) && kvf_list_is_empty(&lane->queue) &&
+        lane->filling.segment != NULL && lane->filling.record_count > 0)
         kvf_batch_start_seal(&lane->filling, &lane->service);
 }
 

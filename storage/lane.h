@@ -18,7 +18,10 @@ struct kvf_lane {
     struct kvf_batch service;
     unsigned pieces_in_flight; /* counted by the writer */
     struct kvf_filling filling;
-    uint32_t fillings; /* segments taken since open */
+    uint32_t fillings; /* sequences given since open */
+    /* While the drive is read-only: it takes nothing, and now and then one write tries whether the cause is gone. */
+    uint64_t probe_at_ns; /* 0: none is planned */
+    bool probing;         /* `service` is one */
 };
 
 /* False: no memory; fini is due all the same. */
@@ -31,11 +34,14 @@ void kvf_lane_take_incoming(struct kvf_lane *lane);
 /* End what failed and start what may start. True when another drive has got something to do; `lanes` are all of the
  * store's, in the order of its drives. */
 bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes);
+/* How long nothing is to be done for this drive unless something comes: a wait_ms of engine.h. Under the lock. */
+int kvf_lane_wait_ms(const struct kvf_lane *lane);
 /* All pieces of the batch are back: is its fdatasync next, in the order of the groups? */
 bool kvf_lane_may_sync(const struct kvf_lane *lane, const struct kvf_batch *batch);
 /* Everything of it is back; batch->error says how it went. */
 void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch);
-/* No append will come any more: seal what is open, so that the next start finds its records by the index. */
+/* No append will come any more: seal what is open, so that the next start finds its records by the index. A read-only
+ * drive is left as it is. */
 void kvf_lane_finish(struct kvf_lane *lane);
 bool kvf_lane_is_idle(const struct kvf_lane *lane);
 

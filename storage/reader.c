@@ -2,7 +2,8 @@
 #include "storage/reader.h"
 
 #include "base/arena.h"
-
+#include "base/clock.h"
+#include "storage/pin.h"
 #include "storage/thread.h"
 
 #include <errno.h>
@@ -45,8 +46,9 @@ struct kvf_reader {
     struct kvf_piece *idle;   /* linked by next */
     struct kvf_piece *again;  /* to be given to the ring once more; linked by next */
     size_t next_drive;
-    bool fixed;                /* the arenas are fixed buffers of the ring */
-    int open_error, fix_error; /* set before `ready` is posted */
+    bool fixed;                 /* the arenas are fixed buffers of the ring */
+    int open_error, fix_result; /* set before `ready` is posted */
+    uint64_t fix_ns;
     sem_t ready;
 
     /* under store->lock */
@@ -58,8 +60,8 @@ struct kvf_readers {
     struct kvf_store *store;
     unsigned count;
     unsigned pieces_each;
-    struct iovec *buffers; /* the arenas */
-    bool stop;             /* under store->lock */
+    struct kvf_pin pin;
+    bool stop; /* under store->lock */
     struct kvf_reader readers[];
 };
 
@@ -352,16 +354,15 @@ static void run_post(struct kvf_post *post)
 
 /* ---- the thread ---- */
 
-static void fix_buffers(struct kvf_reader *reader, struct kvf_ring *like)
+static void fix_buffers(struct kvf_reader *reader)
 {
     struct kvf_store *store = reader->store;
-    if (store->options.arena_count == 0)
-        return;
-    reader->fix_error = reader->ring->engine->fix(reader->ring, reader->all->buffers,
-                                                  (unsigned)store->options.arena_count, like);
-    reader->fixed = reader->fix_error == 0;
+    uint64_t start = kvf_clock_now_ns();
+    reader->fix_result = kvf_pin_ring(&reader->all->pin, reader->ring);
+    reader->fix_ns = kvf_clock_now_ns() - start;
+    reader->fixed = reader->fix_result >= 0;
     (void)pthread_mutex_lock(&store->lock);
-    store->drives[0].stats.registrations += reader->fixed;
+    store->drives[0].stats.registrations += reader->fix_result == KVF_FIX_REGISTERED;
     (void)pthread_mutex_unlock(&store->lock);
 }
 
@@ -374,7 +375,7 @@ static void replace_ring(struct kvf_reader *reader)
     if (reader->store->engine->open(reader->all->pieces_each, reader->wake_fd, &fresh) != 0)
         kvf_assert(kvf_engine_pread.open(1, reader->wake_fd, &fresh) == 0);
     reader->ring = fresh;
-    fix_buffers(reader, NULL);
+    fix_buffers(reader);
 }
 
 struct turn {
@@ -432,6 +433,7 @@ static bool serve(struct kvf_reader *reader, struct turn *turn)
     struct kvf_store *store = reader->store;
     const struct kvf_engine *engine = reader->ring->engine;
     (void)pthread_mutex_lock(&store->lock);
+    reader->sleeping = false; /* whatever ended the sleep: work that is left goes to another one */
     land_all(reader, turn);
     struct kvf_piece *taken = take_pieces(reader, start_again(reader));
     bool left = work_is_left(store);
@@ -448,7 +450,8 @@ static bool serve(struct kvf_reader *reader, struct turn *turn)
     if (end)
         return false;
     start_all(reader, taken);
-    turn->done_count = engine->turn(reader->ring, turn->done, DONE_MAX, !go_on);
+    turn->done_count =
+        engine->turn(reader->ring, turn->done, DONE_MAX, go_on ? KVF_WAIT_NOT : KVF_WAIT_EVER);
     return true;
 }
 
@@ -460,7 +463,7 @@ static void *run_reader(void *context)
         reader->store->engine->open(all->pieces_each, reader->wake_fd, &reader->ring);
     bool failed = reader->open_error != 0;
     if (!failed)
-        fix_buffers(reader, reader->number > 0 ? all->readers[0].ring : NULL);
+        fix_buffers(reader);
     (void)sem_post(&reader->ready);
     if (failed)
         return NULL;
@@ -507,7 +510,7 @@ static unsigned pieces_each(const struct kvf_store *store)
                          : 4095; /* and one entry for the wake-up: a ring has at most 4096 */
 }
 
-struct kvf_status kvf_readers_start(struct kvf_store *store, int *fix_error, struct kvf_why *why)
+struct kvf_status kvf_readers_start(struct kvf_store *store, struct kvf_why *why)
 {
     const struct kvf_store_options *options = &store->options;
     unsigned count = options->read_threads;
@@ -520,23 +523,24 @@ struct kvf_status kvf_readers_start(struct kvf_store *store, int *fix_error, str
     all->pieces_each = pieces_each(store);
     for (unsigned i = 0; i < count; i++)
         all->readers[i].wake_fd = -1;
-    all->buffers = calloc(options->arena_count + 1, sizeof(*all->buffers));
-    if (all->buffers == NULL)
+    if (!kvf_pin_init(&all->pin, store->engine, options->arenas, options->arena_count, count))
         return kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
-    for (size_t i = 0; i < options->arena_count; i++)
-        all->buffers[i] = (struct iovec){.iov_base = options->arenas[i]->base,
-                                         .iov_len = options->arenas[i]->bytes};
-    *fix_error = 0;
+    store->drives[0].stats.registrations = all->pin.registrations;
     for (unsigned i = 0; i < count; i++) {
         struct kvf_status status = start_reader(all, i);
         if (!kvf_is_ok(status))
             return kvf_why_set(why, status,
                                "cannot start reader %u of %u: %s: lower --ssd-read-threads", i + 1,
                                count, strerror(status.detail));
-        if (*fix_error == 0)
-            *fix_error = all->readers[i].fix_error;
     }
+    for (unsigned i = 0; i < count && !all->pin.off; i++)
+        kvf_pin_count(&all->pin, all->readers[i].fix_result, all->readers[i].fix_ns);
     return kvf_ok();
+}
+
+void kvf_readers_text(const struct kvf_readers *all, char *text, size_t bytes)
+{
+    kvf_pin_text(&all->pin, text, bytes);
 }
 
 void kvf_readers_stop(struct kvf_readers *all)
@@ -557,7 +561,7 @@ void kvf_readers_stop(struct kvf_readers *all)
             (void)close(reader->wake_fd);
         free(reader->pieces);
     }
-    free(all->buffers);
+    kvf_pin_fini(&all->pin, all->store->engine);
     free(all);
 }
 

@@ -14,10 +14,10 @@
 
 #include "storage/core.h"
 
-/* Start the threads, one after the other: each opens its ring and registers the arenas. *fix_error becomes the first
- * -errno of a refused registration, 0 when all are fixed. */
-KVF_MUST_USE struct kvf_status kvf_readers_start(struct kvf_store *store, int *fix_error,
-                                                 struct kvf_why *why);
+/* Start the threads, one after the other: each opens its ring and gets the arenas as fixed buffers (pin.h). */
+KVF_MUST_USE struct kvf_status kvf_readers_start(struct kvf_store *store, struct kvf_why *why);
+/* Which buffers they have, for kvf_store_io_text. */
+void kvf_readers_text(const struct kvf_readers *readers, char *text, size_t bytes);
 
 /* No read may be left. NULL is fine. */
 void kvf_readers_stop(struct kvf_readers *readers);

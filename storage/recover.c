@@ -248,18 +248,19 @@ static void scan_fini(struct scan *scan)
 }
 
 struct kvf_status kvf_recover_drive(struct kvf_drive *drive, kvf_recover_found *found,
-                                    void *context, struct kvf_why *why)
+                                    void *context, int *error, struct kvf_why *why)
 {
     struct scan scan = {.found = found, .context = context};
     struct kvf_status status = kvf_ok();
+    *error = 0;
     if (!scan_init(&scan, drive))
         status = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
     for (uint32_t i = 0; i < drive->segment_count && kvf_is_ok(status); i++) {
         scan.segment = &drive->segments[i];
         scan.error = 0;
         recover_segment(&scan);
-        if (scan.error != 0 && drive->error == 0) {
-            drive->error = scan.error;
+        if (scan.error != 0 && *error == 0) {
+            *error = scan.error;
             (void)kvf_why_set(
                 why, kvf_ok(),
                 "%s: segment %u cannot be read or sealed (%s): the drive is read-only", drive->path,

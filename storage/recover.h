@@ -8,9 +8,9 @@
 typedef void kvf_recover_found(void *context, const struct kvf_record *record,
                                struct kvf_location location);
 
-/* Tell every whole record, set the state of every segment, seal what was open. A segment that cannot be read makes the
- * drive read-only and is said in *why; the others go on. Errors: NO_MEMORY. */
+/* Tell every whole record, set the state of every segment, seal what was open. *error becomes 0, or the errno of
+ * a segment that could not be read or sealed, which *why names; the others go on. Errors: NO_MEMORY. */
 KVF_MUST_USE struct kvf_status kvf_recover_drive(struct kvf_drive *drive, kvf_recover_found *found,
-                                                 void *context, struct kvf_why *why);
+                                                 void *context, int *error, struct kvf_why *why);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <liburing.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -90,16 +91,62 @@ free_ring:
     return error;
 }
 
+static int clone_buffers(struct io_uring *target, const struct io_uring *source)
+{
+    struct clone_buffers clone = {.source_fd = (uint32_t)source->ring_fd};
+    return io_uring_register((unsigned)target->ring_fd, REGISTER_CLONE_BUFFERS, &clone, 1);
+}
+
+/* With one page; kernels before 6.12 do not know it. */
+static bool uring_can_clone(void)
+{
+    static uint8_t page[4096] __attribute__((aligned(4096)));
+    const struct iovec buffer = {.iov_base = page, .iov_len = sizeof(page)};
+    struct io_uring source, target;
+    bool can = false;
+    if (io_uring_queue_init(1, &source, 0) != 0)
+        return false;
+    if (io_uring_queue_init(1, &target, 0) == 0) {
+        can = io_uring_register_buffers(&source, &buffer, 1) == 0 &&
+              clone_buffers(&target, &source) == 0;
+        io_uring_queue_exit(&target);
+    }
+    io_uring_queue_exit(&source);
+    return can;
+}
+
+/* Without SINGLE_ISSUER: the kernel clones only from a ring that belongs to no other thread. */
+static int uring_hold(const struct iovec *buffers, unsigned count, struct kvf_ring **give)
+{
+    struct uring *u = calloc(1, sizeof(*u));
+    if (u == NULL)
+        return -ENOMEM;
+    u->base.engine = &kvf_engine_uring;
+    int error = io_uring_queue_init(1, &u->ring, 0);
+    if (error < 0)
+        goto free_ring;
+    error = io_uring_register_buffers(&u->ring, buffers, count);
+    if (error < 0)
+        goto exit_queue;
+    (void)io_uring_ring_dontfork(&u->ring);
+    *give = &u->base;
+    return 0;
+
+exit_queue:
+    io_uring_queue_exit(&u->ring);
+free_ring:
+    free(u);
+    return error;
+}
+
 static int uring_fix(struct kvf_ring *ring, const struct iovec *buffers, unsigned count,
-                     struct kvf_ring *like)
+                     struct kvf_ring *holder)
 {
     struct uring *u = uring_of(ring);
-    if (like != NULL) {
-        struct clone_buffers clone = {.source_fd = (uint32_t)uring_of(like)->ring.ring_fd};
-        if (io_uring_register((unsigned)u->ring.ring_fd, REGISTER_CLONE_BUFFERS, &clone, 1) == 0)
-            return 0;
-    }
-    return io_uring_register_buffers(&u->ring, buffers, count);
+    if (holder != NULL && clone_buffers(&u->ring, &uring_of(holder)->ring) == 0)
+        return KVF_FIX_CLONED;
+    int error = io_uring_register_buffers(&u->ring, buffers, count);
+    return error < 0 ? error : KVF_FIX_REGISTERED;
 }
 
 static unsigned uring_room(const struct kvf_ring *ring)
@@ -223,7 +270,24 @@ static unsigned give_up(struct uring *u, struct kvf_io **done, unsigned max)
     return returned;
 }
 
-static unsigned uring_turn(struct kvf_ring *ring, struct kvf_io **done, unsigned max, bool sleep)
+/* The sleep with a limit is the exception (a drive that failed): it may cost a second way into the kernel. A kernel whose
+ * rings know no limit (before 5.11) has none that poll misses either (DEFER_TASKRUN). */
+static void submit_and_wait_ms(struct uring *u, int wait_ms)
+{
+    struct __kernel_timespec limit = {.tv_sec = wait_ms / 1000,
+                                      .tv_nsec = wait_ms % 1000 * 1000000LL};
+    struct pollfd completions = {.fd = u->ring.ring_fd, .events = POLLIN};
+    struct io_uring_cqe *cqe;
+    submit(u, false);
+    if (io_uring_cq_ready(&u->ring) > 0 || u->broken)
+        return;
+    if ((u->ring.features & IORING_FEAT_EXT_ARG) != 0)
+        (void)io_uring_wait_cqe_timeout(&u->ring, &cqe, &limit);
+    else
+        (void)poll(&completions, 1, wait_ms);
+}
+
+static unsigned uring_turn(struct kvf_ring *ring, struct kvf_io **done, unsigned max, int wait_ms)
 {
     struct uring *u = uring_of(ring);
     if (u->broken) {
@@ -235,9 +299,12 @@ static unsigned uring_turn(struct kvf_ring *ring, struct kvf_io **done, unsigned
         }
         return returned > 0 ? returned : reap(u, done, max);
     }
-    if (sleep && !u->armed)
+    if (wait_ms != KVF_WAIT_NOT && !u->armed)
         arm(u);
-    submit(u, sleep && io_uring_cq_ready(&u->ring) == 0);
+    if (wait_ms > 0)
+        submit_and_wait_ms(u, wait_ms);
+    else
+        submit(u, wait_ms == KVF_WAIT_EVER && io_uring_cq_ready(&u->ring) == 0);
     return reap(u, done, max);
 }
 
@@ -276,6 +343,8 @@ static void uring_close(struct kvf_ring *ring)
 const struct kvf_engine kvf_engine_uring = {
     .name = "io_uring",
     .open = uring_open,
+    .can_clone = uring_can_clone,
+    .hold = uring_hold,
     .fix = uring_fix,
     .room = uring_room,
     .add = uring_add,

@@ -54,12 +54,13 @@ struct kvf_store_options {
     uint64_t
         capacity_bytes; /* per path, preallocated; rounded down to whole segments, at least 2 */
     uint64_t
-        segment_bytes; /* 0: what the store has; a new one: 256 MiB, or a third of a small capacity */
+        segment_bytes; /* 0: what the store has; a new one: 260 MiB, or a third of a small capacity */
     enum kvf_store_io io;
     unsigned read_threads;   /* 8 */
     unsigned queue_depth;    /* pieces in flight per drive, shared by all rings: 32; at most 4096 */
     uint64_t inflight_bytes; /* and their bytes: 16 MiB */
     uint64_t io_bytes;       /* longest piece: 1 MiB; a multiple of 4 KiB */
+    unsigned probe_ms;       /* how often a read-only drive tries a write: 5000 */
     const struct kvf_arena *const
         *arenas; /* what extents may lie in; become fixed buffers; borrowed for life */
     size_t arena_count;
@@ -91,7 +92,7 @@ KVF_MUST_USE struct kvf_status kvf_store_recover(struct kvf_store *store,
 
 /* The boot epoch that open raised: larger than that of every earlier start on these drives. */
 uint64_t kvf_store_boot_epoch(const struct kvf_store *store);
-/* "io_uring, fixed buffers", "io_uring, plain buffers: <remedy>" or "pread: <why>": for one log line. */
+/* "io_uring, fixed buffers (how, how long)", "io_uring, plain buffers: <remedy>" or "pread: <why>": for one log line. */
 const char *kvf_store_io_text(const struct kvf_store *store);
 
 /* One block to read. The caller sets the first part. */
@@ -168,7 +169,7 @@ struct kvf_drive_stats {
     uint64_t read_device_bytes;
     uint64_t write_payload_bytes;
     uint64_t write_device_bytes;
-    uint64_t registrations;    /* fixed-buffer registrations, ring by ring */
+    uint64_t registrations;    /* of the arenas as fixed buffers: 1 where rings can share it */
     uint64_t dropped;          /* appends that ended without being written */
     uint64_t reads_in_flight;  /* reads that have not ended */
     uint64_t writes_in_flight; /* appends that have not ended */

@@ -14,7 +14,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define MOST_SEGMENT_BYTES (256 * KVF_MIB) /* where the caller leaves the choice to us */
+/* Where the caller leaves the choice to us: two of the largest blocks, with their headers and the index. */
+#define MOST_SEGMENT_BYTES (2 * KVF_BLOCK_MAX_BYTES + 4 * KVF_MIB)
 #define LEAST_SEGMENT_BYTES (KVF_BLOCK_MAX_BYTES + 2 * KVF_MIB)
 
 /* ---- what is asked for ---- */
@@ -44,6 +45,7 @@ static struct kvf_status settle_options(const struct kvf_store_options *asked,
     options->queue_depth = asked->queue_depth != 0 ? asked->queue_depth : 32;
     options->inflight_bytes = asked->inflight_bytes != 0 ? asked->inflight_bytes : 16 * KVF_MIB;
     options->io_bytes = asked->io_bytes != 0 ? asked->io_bytes : KVF_MIB;
+    options->probe_ms = asked->probe_ms != 0 ? asked->probe_ms : 5000;
     if (options->path_count == 0 || options->paths == NULL)
         return invalid(why, "no path is given: name a directory for the SSD store (--ssd-path)");
     if (options->io_bytes % KVF_PAGE != 0 || options->io_bytes > KVF_BLOCK_MAX_BYTES)
@@ -144,32 +146,15 @@ static void say(struct kvf_store *store, const char *format, ...)
     va_end(arguments);
 }
 
-static void say_buffers(struct kvf_store *store, int fix_error)
+static void say_io(struct kvf_store *store, const char *note)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < store->options.arena_count; i++)
-        bytes += store->options.arenas[i]->bytes;
-    if (store->options.arena_count > 0 && fix_error == 0)
-        say(store, "io_uring, fixed buffers");
-    else if (store->options.arena_count == 0)
-        say(store, "io_uring, plain buffers: no arenas were given");
-    else if (fix_error == -ENOMEM)
-        say(store,
-            "io_uring, plain buffers: raise RLIMIT_MEMLOCK (ulimit -l) to %llu MiB, the pool once "
-            "per ring",
-            (unsigned long long)(bytes * store->options.read_threads / KVF_MIB));
-    else
-        say(store,
-            "io_uring, plain buffers: the kernel refuses to fix the pool (%s): use a newer kernel",
-            strerror(-fix_error));
-}
-
-static void say_io(struct kvf_store *store, int fix_error, const char *note)
-{
-    if (store->engine == &kvf_engine_pread)
+    char buffers[256];
+    if (store->engine == &kvf_engine_pread) {
         say(store, "pread: %s", note);
-    else
-        say_buffers(store, fix_error);
+    } else {
+        kvf_readers_text(store->readers, buffers, sizeof(buffers));
+        say(store, "io_uring, %s", buffers);
+    }
     for (size_t i = 0; i < store->drive_count; i++) {
         const struct kvf_drive *drive = &store->drives[i];
         if (drive->was_old)
@@ -260,7 +245,6 @@ static struct kvf_status open_with(const struct kvf_store_options *asked,
 {
     struct kvf_store_options options;
     struct kvf_store *store = NULL;
-    int fix_error = 0;
     KVF_TRY(settle_options(asked, &options, why));
     struct kvf_marker *markers = calloc(options.path_count, sizeof(*markers));
     struct kvf_status status = markers != NULL ? create(&options, engine, &store)
@@ -269,7 +253,7 @@ static struct kvf_status open_with(const struct kvf_store_options *asked,
         status = open_drives(store, markers, why);
     free(markers);
     if (kvf_is_ok(status))
-        status = kvf_readers_start(store, &fix_error, why);
+        status = kvf_readers_start(store, why);
     if (kvf_is_ok(status))
         status = kvf_writer_start(store, why);
     if (!kvf_is_ok(status)) {
@@ -277,7 +261,7 @@ static struct kvf_status open_with(const struct kvf_store_options *asked,
             close_all(store, true);
         return status;
     }
-    say_io(store, fix_error, note);
+    say_io(store, note);
     store->options.paths = NULL;
     *give = store;
     return kvf_ok();
@@ -303,8 +287,15 @@ struct kvf_status kvf_store_recover(struct kvf_store *store, kvf_recover_found *
                                     void *context, struct kvf_why *why)
 {
     kvf_assert(!store->recovered);
-    for (size_t i = 0; i < store->drive_count; i++)
-        KVF_TRY(kvf_recover_drive(&store->drives[i], found, context, why));
+    for (size_t i = 0; i < store->drive_count; i++) {
+        int error;
+        KVF_TRY(kvf_recover_drive(&store->drives[i], found, context, &error, why));
+        (void)pthread_mutex_lock(&store->lock);
+        store->drives[i].error = error;
+        (void)pthread_mutex_unlock(&store->lock);
+        if (error != 0)
+            kvf_writer_wake(store->writer); /* it tries when the drive can be written again */
+    }
     store->recovered = true;
     return kvf_ok();
 }

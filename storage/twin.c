@@ -34,10 +34,21 @@ static int twin_open(unsigned entries, int wake_fd, struct kvf_ring **give)
     return 0;
 }
 
-static int twin_fix(struct kvf_ring *ring, const struct iovec *buffers, unsigned count,
-                    struct kvf_ring *like)
+static bool twin_can_clone(void)
 {
-    (void)ring, (void)buffers, (void)count, (void)like;
+    return false;
+}
+
+static int twin_hold(const struct iovec *buffers, unsigned count, struct kvf_ring **give)
+{
+    (void)buffers, (void)count, (void)give;
+    return -EOPNOTSUPP;
+}
+
+static int twin_fix(struct kvf_ring *ring, const struct iovec *buffers, unsigned count,
+                    struct kvf_ring *holder)
+{
+    (void)ring, (void)buffers, (void)count, (void)holder;
     return -EOPNOTSUPP;
 }
 
@@ -69,7 +80,7 @@ static void perform(struct kvf_io *io)
     io->result = moved >= 0 ? (int)moved : -errno;
 }
 
-static unsigned twin_turn(struct kvf_ring *ring, struct kvf_io **done, unsigned max, bool sleep)
+static unsigned twin_turn(struct kvf_ring *ring, struct kvf_io **done, unsigned max, int wait_ms)
 {
     struct twin *t = twin_of(ring);
     if (t->added != NULL && max > 0) {
@@ -78,10 +89,10 @@ static unsigned twin_turn(struct kvf_ring *ring, struct kvf_io **done, unsigned 
         t->added = NULL;
         return 1;
     }
-    if (sleep) {
+    if (wait_ms != KVF_WAIT_NOT) {
         struct pollfd wake = {.fd = t->wake_fd, .events = POLLIN};
         eventfd_t count;
-        if (poll(&wake, 1, -1) > 0)
+        if (poll(&wake, 1, wait_ms) > 0)
             (void)eventfd_read(t->wake_fd, &count);
     }
     return 0;
@@ -104,6 +115,8 @@ static void twin_close(struct kvf_ring *ring)
 const struct kvf_engine kvf_engine_pread = {
     .name = "pread",
     .open = twin_open,
+    .can_clone = twin_can_clone,
+    .hold = twin_hold,
     .fix = twin_fix,
     .room = twin_room,
     .add = twin_add,

@@ -23,6 +23,7 @@ struct write {
     struct kvf_batch *batch;
     struct kvf_run left;
     unsigned retries;
+    uint8_t *staging;
     struct write *next;
 };
 
@@ -37,6 +38,7 @@ struct kvf_writer {
     struct kvf_lane *lanes;
     size_t next_lane;
     struct write *writes;
+    uint8_t *staging; /* KVF_BATCH_PIECE_BYTES for each of them */
     struct write *idle;
     struct write *again; /* to be given to the ring once more */
 
@@ -51,7 +53,8 @@ static struct write *take_write(struct kvf_writer *writer, struct kvf_batch *bat
 {
     struct write *write = writer->idle;
     writer->idle = write->next;
-    *write = (struct write){.batch = batch, .io = {.fd = batch->segment->fd, .buffer = -1}};
+    *write = (struct write){
+        .batch = batch, .io = {.fd = batch->segment->fd, .buffer = -1}, .staging = write->staging};
     batch->in_flight++;
     batch->lane->pieces_in_flight++;
     return write;
@@ -75,7 +78,8 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
         writer->ring->engine->room(writer->ring) == 0)
         return false;
     struct kvf_run piece;
-    if (batch->state == KVF_BATCH_WRITING && kvf_batch_next_run(batch, &piece)) {
+    if (batch->state == KVF_BATCH_WRITING &&
+        kvf_batch_next_piece(batch, writer->idle->staging, &piece)) {
         struct write *write = take_write(writer, batch);
         write->left = piece;
         aim(write);
@@ -209,19 +213,24 @@ static void take_incoming(struct kvf_writer *writer, bool *stop)
     (void)pthread_mutex_unlock(&store->lock);
 }
 
-/* May it sleep in the ring now? Not when the owner has queued something since take_incoming. */
-static bool prepare_sleep(struct kvf_writer *writer, bool *end)
+/* How long may it sleep in the ring now? Not when the owner has queued something since take_incoming. */
+static int prepare_sleep(struct kvf_writer *writer, bool *end)
 {
     struct kvf_store *store = writer->store;
+    int wait_ms = KVF_WAIT_EVER;
     (void)pthread_mutex_lock(&store->lock);
     bool news = false;
-    for (size_t i = 0; i < store->drive_count; i++)
+    for (size_t i = 0; i < store->drive_count; i++) {
         news |= !kvf_list_is_empty(&store->drives[i].incoming) ||
                 !kvf_list_is_empty(&store->drives[i].frees);
+        int lane_ms = kvf_lane_wait_ms(&writer->lanes[i]);
+        if (wait_ms == KVF_WAIT_EVER || (lane_ms != KVF_WAIT_EVER && lane_ms < wait_ms))
+            wait_ms = lane_ms;
+    }
     *end = writer->stop && !news && writer_is_idle(writer);
     writer->sleeping = !news && !*end;
     (void)pthread_mutex_unlock(&store->lock);
-    return !news;
+    return news ? KVF_WAIT_NOT : wait_ms;
 }
 
 static void replace_ring(struct kvf_writer *writer)
@@ -243,10 +252,10 @@ static void serve(struct kvf_writer *writer)
         for (size_t i = 0; stop && i < writer->store->drive_count; i++)
             kvf_lane_finish(&writer->lanes[i]);
         give_out_all(writer);
-        bool sleep = prepare_sleep(writer, &end);
+        int wait_ms = prepare_sleep(writer, &end);
         if (end)
             return;
-        unsigned count = writer->ring->engine->turn(writer->ring, done, DONE_MAX, sleep);
+        unsigned count = writer->ring->engine->turn(writer->ring, done, DONE_MAX, wait_ms);
         for (unsigned i = 0; i < count; i++)
             handle(writer, done[i]);
         if (writer->ring->engine->is_broken(writer->ring))
@@ -274,9 +283,12 @@ static bool writer_init(struct kvf_writer *writer)
     writer->lanes = calloc(drives, sizeof(*writer->lanes));
     writer->writes = calloc(PIECES_PER_DRIVE * drives, sizeof(*writer->writes));
     writer->wake_fd = eventfd(0, EFD_CLOEXEC);
-    if (writer->lanes == NULL || writer->writes == NULL || writer->wake_fd < 0)
+    writer->staging = aligned_alloc(KVF_PAGE, PIECES_PER_DRIVE * drives * KVF_BATCH_PIECE_BYTES);
+    if (writer->lanes == NULL || writer->writes == NULL || writer->staging == NULL ||
+        writer->wake_fd < 0)
         return false;
     for (size_t i = 0; i < PIECES_PER_DRIVE * drives; i++) {
+        writer->writes[i].staging = writer->staging + i * KVF_BATCH_PIECE_BYTES;
         writer->writes[i].next = writer->idle;
         writer->idle = &writer->writes[i];
     }
@@ -328,6 +340,7 @@ void kvf_writer_stop(struct kvf_writer *writer)
         (void)close(writer->wake_fd);
     free(writer->lanes);
     free(writer->writes);
+    free(writer->staging);
     free(writer);
 }
 

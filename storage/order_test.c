@@ -1,0 +1,186 @@
+/* In which order and how parallel reads go out, by what the engine is given. */
+#include "base/test.h"
+#include "storage/faulty.h"
+#include "storage/fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS = 24 };
+
+#define PIECE_BYTES (UINT64_C(256) << 10)
+
+static struct fixture_block blocks[BLOCKS];
+static struct kvf_read *reads[BLOCKS];
+
+static void init(struct fixture *f, void **state, uint64_t arena_bytes)
+{
+    faulty_init(*(const struct kvf_engine **)*state);
+    fixture_init(f, KVF_STORE_IO_AUTO, arena_bytes);
+    f->engine = &faulty_engine;
+}
+
+static void aim_all(struct fixture *f, unsigned count, uint64_t bytes)
+{
+    for (unsigned i = 0; i < count; i++) {
+        fixture_aim(f, &blocks[i], bytes, i * kvf_round_up_page(bytes));
+        reads[i] = &blocks[i].read;
+    }
+}
+
+static unsigned ended_on(unsigned count, uint32_t drive)
+{
+    unsigned ended = 0;
+    for (unsigned i = 0; i < count; i++)
+        ended += blocks[i].ended && blocks[i].location.drive == drive;
+    return ended;
+}
+
+static void run_until(struct fixture *f, unsigned count, uint32_t drive, unsigned ended)
+{
+    time_t end = time(NULL) + 30;
+    while (ended_on(count, drive) < ended) {
+        assert_true(time(NULL) < end);
+        kvf_loop_run_once(f->loop, 100);
+    }
+}
+
+/* Blocks that follow each other lie on different drives, and one set reads both drives at once: what hangs on one does
+ * not hold up the other. */
+static void read__one_set_over_two_drives_and_their_segments__in_parallel(void **state)
+{
+    struct fixture f;
+    char second[] = "/tmp/kvf-storage-XXXXXX", command[64];
+    const uint64_t bytes = 600 << 10;
+    init(&f, state, BLOCKS * bytes);
+    assert_non_null(mkdtemp(second));
+    const char *paths[] = {f.path, second};
+    f.options.paths = paths;
+    f.options.path_count = 2;
+    f.options.read_threads = 4;
+    fixture_open(&f);
+    uint32_t most[2] = {0, 0};
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        assert_int_equal(fixture_put(&f, &blocks[i], i, bytes).code, KVF_OK);
+        struct kvf_location at = blocks[i].location;
+        most[at.drive] = at.segment > most[at.drive] ? at.segment : most[at.drive];
+        if (i > 0)
+            assert_int_not_equal(at.drive, blocks[i - 1].location.drive);
+    }
+    assert_true(most[0] >= 3 && most[1] >= 3);
+    for (uint32_t hung = 0; hung < 2; hung++) {
+        struct kvf_read_set set = {.reads = reads, .count = BLOCKS};
+        aim_all(&f, BLOCKS, bytes);
+        int fd = f.store->drives[hung].segments[0].fd;
+        /* The twin needs a thread for each read: all of a drive's would take all of them. */
+        int held = faults.inner == &kvf_engine_pread ? 1 : 100000;
+        faulty_arm(
+            (struct plan){.kind = KVF_IO_READ, .count = held, .fd = fd, .fault = FAULT_HOLD});
+        kvf_store_read(f.store, &set);
+        run_until(&f, BLOCKS, 1 - hung, BLOCKS / 2);
+        assert_true(ended_on(BLOCKS, hung) < BLOCKS / 2);
+        atomic_store(&faults.held, false);
+        fixture_wait(&f, blocks, BLOCKS);
+        for (unsigned i = 0; i < BLOCKS; i++)
+            assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
+    }
+    fixture_fini(&f);
+    (void)snprintf(command, sizeof(command), "rm -r %s", second);
+    assert_int_equal(system(command), 0);
+}
+
+/* Small reads that come while a window full of a large set's pieces is under way go out in their first turn. */
+static void read__small_set_behind_a_large_one__takes_turns(void **state)
+{
+    enum { LARGE = 8, SMALL = 12, DEPTH = 2 };
+    const uint64_t large = 6 * PIECE_BYTES;
+    struct fixture f;
+    static struct fixture_block small[SMALL];
+    struct kvf_read *small_reads[SMALL];
+    init(&f, state, LARGE * large + KVF_MIB);
+    f.options.capacity_bytes = 32 * KVF_MIB;
+    f.options.queue_depth = DEPTH;
+    f.options.read_threads = 3;
+    fixture_open(&f);
+    for (unsigned i = 0; i < LARGE; i++)
+        assert_int_equal(fixture_put(&f, &blocks[i], i, large).code, KVF_OK);
+    for (unsigned i = 0; i < SMALL; i++)
+        assert_int_equal(fixture_put(&f, &small[i], 100 + i, KVF_PAGE).code, KVF_OK);
+    aim_all(&f, LARGE, large);
+    for (unsigned i = 0; i < SMALL; i++) {
+        fixture_aim(&f, &small[i], KVF_PAGE, LARGE * large + i * KVF_PAGE);
+        small_reads[i] = &small[i].read;
+    }
+    struct kvf_read_set first = {.reads = reads, .count = LARGE};
+    struct kvf_read_set second = {.reads = small_reads, .count = SMALL};
+    faulty_arm((struct plan){.kind = KVF_IO_READ, .count = DEPTH, .fd = -1, .fault = FAULT_HOLD});
+    kvf_store_read(f.store, &first);
+    kvf_store_read(f.store, &second);
+    atomic_store(&faults.held, false);
+    fixture_wait(&f, small, SMALL);
+    fixture_wait(&f, blocks, LARGE);
+    assert_int_equal(faults.read_count, LARGE * 6 + SMALL);
+    unsigned last = 0;
+    for (unsigned i = 0; i < faults.read_count; i++)
+        for (unsigned s = 0; s < SMALL; s++)
+            if (faults.read_offsets[i] == small[s].location.offset &&
+                faults.read_fds[i] == f.store->drives[0].segments[small[s].location.segment].fd)
+                last = i;
+    /* What was under way, the large set's turn, the small ones; a reader may take some of them a little later. */
+    assert_in_range(last, SMALL, DEPTH + 2 + SMALL + DEPTH);
+    for (unsigned i = 0; i < SMALL; i++)
+        assert_true(kvf_is_ok(small[i].status) && fixture_is_right(&f, &small[i]));
+    for (unsigned i = 0; i < LARGE; i++)
+        assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
+    fixture_fini(&f);
+}
+
+/* Pieces of one block go out front to back, and blocks in the order of their set. */
+static void read__one_set__goes_out_in_its_order(void **state)
+{
+    const uint64_t bytes = 3 * PIECE_BYTES;
+    struct fixture f;
+    init(&f, state, BLOCKS * bytes);
+    f.options.capacity_bytes = 32 * KVF_MIB;
+    f.options.read_threads = 1;
+    fixture_open(&f);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        assert_int_equal(fixture_put(&f, &blocks[i], i, bytes).code, KVF_OK);
+    aim_all(&f, BLOCKS, bytes);
+    faulty_disarm();
+    struct kvf_read_set set = {.reads = reads, .count = BLOCKS};
+    kvf_store_read(f.store, &set);
+    fixture_wait(&f, blocks, BLOCKS);
+    assert_int_equal(faults.read_count, BLOCKS * 3);
+    for (unsigned i = 0; i < BLOCKS * 3; i++)
+        assert_int_equal(faults.read_offsets[i],
+                         blocks[i / 3].location.offset + i % 3 * PIECE_BYTES);
+    fixture_fini(&f);
+}
+
+static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
+
+static int use_uring(void **state)
+{
+    *state = &uring;
+    return 0;
+}
+
+static int use_twin(void **state)
+{
+    *state = &twin;
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(read__one_set_over_two_drives_and_their_segments__in_parallel),
+        cmocka_unit_test(read__small_set_behind_a_large_one__takes_turns),
+        cmocka_unit_test(read__one_set__goes_out_in_its_order),
+    };
+    int failed = cmocka_run_group_tests_name("order over pread", tests, use_twin, NULL);
+    return failed + cmocka_run_group_tests_name("order over io_uring", tests, use_uring, NULL);
+}
