@@ -216,12 +216,14 @@ enum words_exit cli_drain(const struct cli_options *options, char **arguments, s
     if (code != WORDS_EXIT_OK)
         return code;
     struct kvf_status status = admin_drain(admin, options->timeout_ms, &reply, &why);
-    if (kvf_is_ok(status) && options->wait) {
+    if (!kvf_is_ok(status))
+        code = words_say("drain", status, why.text);
+    else if (options->wait)
         code = wait_for_end(admin, options);
-        if (code == WORDS_EXIT_OK)
-            (void)puts(options->json ? "{\"drained\": true}" : "drained");
-        admin_close(admin);
-        return code;
-    }
-    return conclude("drain", "draining", options, admin, status, &reply, &why);
+    admin_close(admin);
+    if (code == WORDS_EXIT_OK && options->json)
+        (void)printf("{\"drained\": %s}\n", options->wait ? "true" : "false");
+    else if (code == WORDS_EXIT_OK)
+        (void)puts(options->wait ? "drained" : "draining");
+    return code;
 }

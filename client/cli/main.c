@@ -40,6 +40,7 @@ enum option_id {
 struct command {
     const char *name;
     const char *usage;
+    const char *what; /* for --help */
     unsigned options; /* those that it takes */
     bool needs_run_dir;
     size_t least, most; /* arguments */
@@ -47,21 +48,32 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"put", "put NS KEY FILE", DAEMON, true, 3, 3, cli_put},
+    {"put", "put NS KEY FILE", "put a file as a block; of an existing key the first content stays",
+     DAEMON, true, 3, 3, cli_put},
     {"get", "get NS KEY... -o DIR [--source HOST:PORT]",
+     "write blocks to DIR, from here or from the source, every byte checked",
      DAEMON | BIT(OPTION_OUTPUT) | BIT(OPTION_SOURCE), true, 2, SIZE_MAX, cli_get},
-    {"stat", "stat", DAEMON, true, 0, 0, cli_stat},
-    {"sync", "sync [--durable]", DAEMON | BIT(OPTION_DURABLE), true, 0, 0, cli_sync},
-    {"evict", "evict --dram", DAEMON | BIT(OPTION_DRAM), true, 0, 0, cli_evict},
-    {"set", "set read-batch-mib N", DAEMON, true, 2, 2, cli_set},
-    {"drain", "drain [--wait]", DAEMON | BIT(OPTION_WAIT), true, 0, 0, cli_drain},
+    {"stat", "stat", "state, counters, drives and drain gauges of the daemon", DAEMON, true, 0, 0,
+     cli_stat},
+    {"sync", "sync [--durable]",
+     "wait until what was put is on SSD; --durable: whatever the write policy",
+     DAEMON | BIT(OPTION_DURABLE), true, 0, 0, cli_sync},
+    {"evict", "evict --dram", "drop what is cached and unpinned from DRAM",
+     DAEMON | BIT(OPTION_DRAM), true, 0, 0, cli_evict},
+    {"set", "set read-batch-mib N",
+     "most MiB that one Read asks for, from now on; 0: all that is wanted", DAEMON, true, 2, 2,
+     cli_set},
+    {"drain", "drain [--wait]", "let the daemon finish and end; --wait: until it has",
+     DAEMON | BIT(OPTION_WAIT), true, 0, 0, cli_drain},
     {"replay",
      "replay --trace FILE --prefill DIR_A --decode DIR_B --source HOST:PORT [--block-bytes N] "
      "[--requests N] [--seed N] [--order phased|interleaved] [--json FILE]",
+     "put a trace's blocks on one daemon, get them on the other, compare every byte",
      DAEMON | BIT(OPTION_SOURCE) | BIT(OPTION_TRACE) | BIT(OPTION_PREFILL) | BIT(OPTION_DECODE) |
          BIT(OPTION_BLOCK_BYTES) | BIT(OPTION_REQUESTS) | BIT(OPTION_SEED) | BIT(OPTION_ORDER),
      false, 0, 0, cli_replay},
     {"trace", "trace --requests N [--seed N] -o FILE",
+     "make a trace of the shape of a real chat service",
      BIT(OPTION_RUN_DIR) | BIT(OPTION_TIMEOUT) | BIT(OPTION_OUTPUT) | BIT(OPTION_REQUESTS) |
          BIT(OPTION_SEED),
      false, 0, 0, cli_trace},
@@ -300,14 +312,15 @@ static enum words_exit judge_line(struct command_line *line)
 
 static void print_help(void)
 {
-    (void)printf("usage: kvferry [--run-dir DIR] [--json] [--timeout-s %d] COMMAND\n\n",
+    (void)printf("usage: kvferry [--run-dir DIR] [--json] [--timeout-s N (%d)] COMMAND\n"
+                 "       kvferry --help | --version\n\n",
                  TIMEOUT_DEFAULT_S);
     for (size_t i = 0; i < COMMANDS; i++)
-        (void)printf("  %s\n", commands[i].usage);
+        (void)printf("  %s\n      %s\n", commands[i].usage, commands[i].what);
     (void)printf(
         "\n"
         "NS is TENANT/FINGERPRINT. KEY is its literal bytes, or hex:...; 1 to 64 bytes. FILE - is\n"
-        "stdin. --run-dir is kvferryd's; KVFERRY_RUN_DIR in the environment does as well.\n"
+        "stdin. --run-dir is the daemon's; without it KVFERRY_RUN_DIR in the environment counts.\n"
         "Words behind -- are arguments even if they begin with a dash.\n\n"
         "Exit: 0 all done, 1 failed (no daemon, busy, denied), 2 usage or too large,\n"
         "4 some blocks are missing.\n");

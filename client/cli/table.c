@@ -2,6 +2,8 @@
 
 #include "client/cli/words.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define NAME_WIDTH 15
@@ -38,7 +40,8 @@ static void print_value(FILE *out, const char *section, const char *name, const 
         return;
     }
     double number = value->valuedouble;
-    (void)fprintf(out, "%.15g", number);
+    /* Whole numbers with every digit, as far as a double has them. */
+    (void)fprintf(out, number == floor(number) && number < 0x1p53 ? "%.0f" : "%.15g", number);
     if (is_bytes(section, name) && number >= 1024) {
         char text[24];
         table_bytes_text(number, text);
