@@ -9,6 +9,31 @@ bool kvf_key_set(struct kvf_key *key, const void *bytes, size_t length)
     return true;
 }
 
+static bool is_plain(const struct kvf_key *key)
+{
+    for (size_t i = 0; i < key->length; i++)
+        if (key->bytes[i] <= ' ' || key->bytes[i] > '~')
+            return false;
+    return key->length < 4 || memcmp(key->bytes, "hex:", 4) != 0;
+}
+
+void kvf_key_text(const struct kvf_key *key, char text[KVF_KEY_TEXT_ROOM])
+{
+    static const char digits[] = "0123456789abcdef";
+    if (is_plain(key)) {
+        memcpy(text, key->bytes, key->length);
+        text[key->length] = '\0';
+        return;
+    }
+    memcpy(text, "hex:", 4);
+    text += 4;
+    for (size_t i = 0; i < key->length; i++) {
+        *text++ = digits[key->bytes[i] >> 4];
+        *text++ = digits[key->bytes[i] & 15];
+    }
+    *text = '\0';
+}
+
 static size_t name_length(const char *text)
 {
     return strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");

@@ -65,6 +65,11 @@ static inline bool kvf_key_equal(const struct kvf_key *a, const struct kvf_key *
 /* False when `length` is not 1 to 64; key is then untouched. */
 bool kvf_key_set(struct kvf_key *key, const void *bytes, size_t length);
 
+/* A key as it is typed: its bytes where all are printable ASCII, no space among them, and do not
+ * begin with "hex:"; else "hex:" and two lower-case digits for each byte. */
+#define KVF_KEY_TEXT_ROOM (4 + 2 * KVF_KEY_MAX_BYTES + 1)
+void kvf_key_text(const struct kvf_key *key, char text[KVF_KEY_TEXT_ROOM]);
+
 /* TENANT/FINGERPRINT, each [A-Za-z0-9._-]+, together at most KVF_NAMESPACE_MAX_BYTES. */
 bool kvf_namespace_is_valid(const char *text);
 

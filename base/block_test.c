@@ -33,6 +33,30 @@ static void key_set__lengths__1_to_64(void **state)
     assert_true(kvf_key_equal(&key, &other));
 }
 
+static void key_text__any_key__is_as_it_is_typed(void **state)
+{
+    (void)state;
+    const struct {
+        const char *bytes;
+        const char *text;
+    } cases[] = {
+        {"plain!~", "plain!~"},   {"a b", "hex:612062"},    {"hex:00", "hex:6865783a3030"},
+        {"hex", "hex"},           {"hex:", "hex:6865783a"}, {"hexe:", "hexe:"},
+        {"\x01\xff", "hex:01ff"}, {"a\x7f", "hex:617f"},    {"\n", "hex:0a"},
+    };
+    char text[KVF_KEY_TEXT_ROOM];
+    struct kvf_key key;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(kvf_key_set(&key, cases[i].bytes, strlen(cases[i].bytes)));
+        kvf_key_text(&key, text);
+        assert_string_equal(text, cases[i].text);
+    }
+    const uint8_t zeros[KVF_KEY_MAX_BYTES] = {0};
+    assert_true(kvf_key_set(&key, zeros, sizeof(zeros)));
+    kvf_key_text(&key, text);
+    assert_int_equal(strlen(text), KVF_KEY_TEXT_ROOM - 1); /* the longest fits */
+}
+
 static void round_up_page__edges(void **state)
 {
     (void)state;
@@ -46,6 +70,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(namespace__shapes__are_judged),
         cmocka_unit_test(key_set__lengths__1_to_64),
+        cmocka_unit_test(key_text__any_key__is_as_it_is_typed),
         cmocka_unit_test(round_up_page__edges),
     };
     return cmocka_run_group_tests_name("base/block", tests, NULL, NULL);

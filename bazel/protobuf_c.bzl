@@ -1,6 +1,6 @@
-"""protobuf-c code for one .proto file."""
+"""protobuf-c code for one .proto file, and beside it (hdrs) what the file cannot say."""
 
-def protobuf_c_library(name, src, **kwargs):
+def protobuf_c_library(name, src, hdrs = [], deps = [], **kwargs):
     stem = src[:-len(".proto")]
     native.genrule(
         name = name + "_gen",
@@ -11,8 +11,8 @@ def protobuf_c_library(name, src, **kwargs):
     native.cc_library(
         name = name,
         srcs = [stem + ".pb-c.c"],
-        hdrs = [stem + ".pb-c.h"],
+        hdrs = [stem + ".pb-c.h"] + hdrs,
         copts = ["-w"],
-        deps = ["//third_party:protobuf_c"],
+        deps = ["//third_party:protobuf_c"] + deps,
         **kwargs
     )

@@ -1,10 +1,15 @@
 #include "server/admin.h"
 
+#include "proto/admin.h"
 #include "proto/admin.pb-c.h"
 #include "proto/health.pb-c.h"
+#include "proto/scratch.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* For the unpacked form of any request: a few numbers, a name, and what a later version may add. */
+#define UNPACKED_BYTES 4096u
 
 /* One call of the service; most are over within their message. */
 struct admin_call {
@@ -13,12 +18,14 @@ struct admin_call {
     bool finished;
     bool syncing;
     struct kvf_sync sync;
-    const ProtobufCMessageDescriptor *request;
-    void (*take)(struct admin_call *call, struct kvf_bytes bytes);
+    const ProtobufCMessageDescriptor *descriptor; /* of the request */
+    void (*take)(struct admin_call *call, const void *request);
 };
 
 struct kvf_admin {
     struct kvf_admin_actions actions;
+    struct kvf_scratch scratch; /* over `unpacked`: the one request that is being taken */
+    uint8_t unpacked[UNPACKED_BYTES];
 };
 
 static void finish(struct admin_call *call, struct kvf_status status, const char *text)
@@ -63,11 +70,11 @@ static void reply_admin(struct admin_call *call, enum kvf_code code, const char 
     reply(call, &message.base);
 }
 
-/* ---- the methods ---- */
+/* ---- the methods: `request` is one of the call's descriptor, good until they return ---- */
 
-static void take_stat(struct admin_call *call, struct kvf_bytes bytes)
+static void take_stat(struct admin_call *call, const void *request)
 {
-    (void)bytes;
+    (void)request;
     Kvferry__StatReply message = KVFERRY__STAT_REPLY__INIT;
     char *json = call->admin->actions.stat_json(call->admin->actions.context);
     if (json == NULL) {
@@ -79,34 +86,26 @@ static void take_stat(struct admin_call *call, struct kvf_bytes bytes)
     free(json);
 }
 
-static void take_set_read_batch(struct admin_call *call, struct kvf_bytes bytes)
+static void take_set_read_batch(struct admin_call *call, const void *request)
 {
     const struct kvf_admin_actions *actions = &call->admin->actions;
+    const Kvferry__SetReadBatchRequest *set = request;
     struct kvf_why said = {.text = ""};
-    Kvferry__SetReadBatchRequest *request =
-        kvferry__set_read_batch_request__unpack(NULL, bytes.length, bytes.data);
-    if (request == NULL) {
-        finish_bad(call);
-        return;
-    }
-    struct kvf_status status = actions->set_read_batch(actions->context, request->mib, &said);
-    kvferry__set_read_batch_request__free_unpacked(request, NULL);
+    struct kvf_status status = actions->set_read_batch(actions->context, set->mib, &said);
     reply_admin(call, (enum kvf_code)status.code, said.text, 0, 0);
 }
 
-static void take_evict(struct admin_call *call, struct kvf_bytes bytes)
+static void take_evict(struct admin_call *call, const void *request)
 {
     const struct kvf_admin_actions *actions = &call->admin->actions;
-    uint64_t blocks = 0, evicted = 0;
-    Kvferry__EvictRequest *request = kvferry__evict_request__unpack(NULL, bytes.length, bytes.data);
-    if (request == NULL || !request->dram) {
+    const Kvferry__EvictRequest *evict = request;
+    uint64_t blocks = 0, bytes = 0;
+    if (!evict->dram) {
         finish_bad(call);
-    } else {
-        actions->evict_dram(actions->context, &blocks, &evicted);
-        reply_admin(call, KVF_OK, "", blocks, evicted);
+        return;
     }
-    if (request != NULL)
-        kvferry__evict_request__free_unpacked(request, NULL);
+    actions->evict_dram(actions->context, &blocks, &bytes);
+    reply_admin(call, KVF_OK, "", blocks, bytes);
 }
 
 static void sync_done(struct kvf_sync *sync)
@@ -117,34 +116,35 @@ static void sync_done(struct kvf_sync *sync)
         reply_admin(call, KVF_IO, "a drive refused some of the blocks: see the daemon's log",
                     sync->blocks, sync->bytes);
     else
-        reply_admin(call, KVF_OK, "", sync->blocks, sync->bytes);
+        reply_admin(call, KVF_OK, sync->blocks == 0 ? "nothing was left to write" : "",
+                    sync->blocks, sync->bytes);
 }
 
-static void take_sync(struct admin_call *call, struct kvf_bytes bytes)
+static void take_sync(struct admin_call *call, const void *request)
 {
-    Kvferry__SyncRequest *request = kvferry__sync_request__unpack(NULL, bytes.length, bytes.data);
-    if (request == NULL) {
-        finish_bad(call);
+    const Kvferry__SyncRequest *sync = request;
+    if (sync->durable && call->admin->actions.puts->store == NULL) {
+        reply_admin(call, KVF_UNSUPPORTED,
+                    "this daemon has no --ssd-path: nothing can be durable here", 0, 0);
         return;
     }
-    if (request->durable)
+    if (sync->durable)
         put_keep_all(call->admin->actions.puts);
-    kvferry__sync_request__free_unpacked(request, NULL);
     call->syncing = true;
     call->sync.done = sync_done;
     kvf_sync_start(call->admin->actions.puts, &call->sync);
 }
 
-static void take_drain(struct admin_call *call, struct kvf_bytes bytes)
+static void take_drain(struct admin_call *call, const void *request)
 {
-    (void)bytes;
+    (void)request;
     reply_admin(call, KVF_OK, "draining", 0, 0);
     call->admin->actions.drain(call->admin->actions.context);
 }
 
-static void take_health(struct admin_call *call, struct kvf_bytes bytes)
+static void take_health(struct admin_call *call, const void *request)
 {
-    (void)bytes;
+    (void)request;
     Grpc__Health__V1__HealthCheckResponse message = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     message.status = call->admin->actions.is_ready(call->admin->actions.context)
                          ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
@@ -154,24 +154,17 @@ static void take_health(struct admin_call *call, struct kvf_bytes bytes)
 
 /* ---- calls ---- */
 
-/* Also for the methods that need nothing from their request: what is no request moves nothing. */
-static bool is_readable(const struct admin_call *call, struct kvf_bytes bytes)
-{
-    ProtobufCMessage *request =
-        protobuf_c_message_unpack(call->request, NULL, bytes.length, bytes.data);
-    if (request != NULL)
-        protobuf_c_message_free_unpacked(request, NULL);
-    return request != NULL;
-}
-
+/* Unpacked also for the methods that need nothing from their request: what is no request moves nothing. */
 static void call_message(struct kvf_rpc_call *rpc_call, void *user, struct kvf_bytes bytes)
 {
     struct admin_call *call = user;
     (void)rpc_call;
     if (call->finished || call->syncing)
         return;
-    if (is_readable(call, bytes))
-        call->take(call, bytes);
+    const ProtobufCMessage *request = protobuf_c_message_unpack(
+        call->descriptor, kvf_scratch_reset(&call->admin->scratch), bytes.length, bytes.data);
+    if (request != NULL)
+        call->take(call, request);
     else
         finish_bad(call);
 }
@@ -200,8 +193,8 @@ static const struct kvf_rpc_events call_events = {
     .message = call_message, .half_closed = call_half_closed, .closed = call_closed};
 
 static void begin(struct kvf_rpc_call *rpc_call, void *context,
-                  const ProtobufCMessageDescriptor *request,
-                  void (*take)(struct admin_call *, struct kvf_bytes))
+                  const ProtobufCMessageDescriptor *descriptor,
+                  void (*take)(struct admin_call *call, const void *request))
 {
     struct admin_call *call = calloc(1, sizeof(*call));
     if (call == NULL) {
@@ -210,7 +203,7 @@ static void begin(struct kvf_rpc_call *rpc_call, void *context,
     }
     call->admin = context;
     call->call = rpc_call;
-    call->request = request;
+    call->descriptor = descriptor;
     call->take = take;
     kvf_rpc_call_accept(rpc_call, &call_events, call);
 }
@@ -247,12 +240,11 @@ static void health_called(struct kvf_rpc_call *call, void *context)
 
 void kvf_admin_methods(struct kvf_admin *admin, struct kvf_rpc_method methods[KVF_ADMIN_METHODS])
 {
-    methods[0] = (struct kvf_rpc_method){"/kvferry.Admin/Stat", stat_called, admin};
-    methods[1] =
-        (struct kvf_rpc_method){"/kvferry.Admin/SetReadBatch", set_read_batch_called, admin};
-    methods[2] = (struct kvf_rpc_method){"/kvferry.Admin/Evict", evict_called, admin};
-    methods[3] = (struct kvf_rpc_method){"/kvferry.Admin/Sync", sync_called, admin};
-    methods[4] = (struct kvf_rpc_method){"/kvferry.Admin/Drain", drain_called, admin};
+    methods[0] = (struct kvf_rpc_method){KVF_ADMIN_STAT, stat_called, admin};
+    methods[1] = (struct kvf_rpc_method){KVF_ADMIN_SET_READ_BATCH, set_read_batch_called, admin};
+    methods[2] = (struct kvf_rpc_method){KVF_ADMIN_EVICT, evict_called, admin};
+    methods[3] = (struct kvf_rpc_method){KVF_ADMIN_SYNC, sync_called, admin};
+    methods[4] = (struct kvf_rpc_method){KVF_ADMIN_DRAIN, drain_called, admin};
     methods[5] = kvf_admin_health_method(admin);
 }
 
@@ -267,6 +259,7 @@ struct kvf_status kvf_admin_create(const struct kvf_admin_actions *actions, stru
     if (admin == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     admin->actions = *actions;
+    kvf_scratch_init(&admin->scratch, admin->unpacked, sizeof(admin->unpacked));
     *give = admin;
     return kvf_ok();
 }

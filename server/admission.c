@@ -2,6 +2,17 @@
 
 #include "base/clock.h"
 
+static void set_state(struct kvf_request *request, enum kvf_request_state to)
+{
+    static const bool allowed[][KVF_REQUEST_ADMITTED + 1] = {
+        [KVF_REQUEST_IDLE] = {[KVF_REQUEST_QUEUED] = true, [KVF_REQUEST_ADMITTED] = true},
+        [KVF_REQUEST_QUEUED] = {[KVF_REQUEST_IDLE] = true, [KVF_REQUEST_ADMITTED] = true},
+        [KVF_REQUEST_ADMITTED] = {[KVF_REQUEST_QUEUED] = true}, /* its admit was in vain */
+    };
+    kvf_assert(allowed[request->state][to]);
+    request->state = to;
+}
+
 static bool is_query(const struct kvf_request *request)
 {
     return request->class != KVF_CLASS_DIRTY;
@@ -90,10 +101,10 @@ static bool try_admit(struct kvf_admission *admission, struct kvf_request *reque
     struct kvf_list *behind = request->node.next;
     kvf_list_remove(&request->node);
     charge(admission, request);
-    request->state = KVF_REQUEST_ADMITTED;
+    set_state(request, KVF_REQUEST_ADMITTED);
     if (run_admit(admission, request))
         return true;
-    request->state = KVF_REQUEST_QUEUED;
+    set_state(request, KVF_REQUEST_QUEUED);
     discharge(admission, request, request->bytes);
     restore_peaks(admission, request, before);
     kvf_list_insert_before(&request->node, behind);
@@ -166,7 +177,7 @@ void kvf_admission_submit(struct kvf_admission *admission, struct kvf_request *r
 {
     struct kvf_list *queue = &admission->queues[request->class];
     request->since_ns = kvf_clock_now_ns();
-    request->state = KVF_REQUEST_QUEUED;
+    set_state(request, KVF_REQUEST_QUEUED);
     kvf_list_push_back(queue, &request->node);
     bool query = is_query(request);
     if (whose_turn(queue) == request && try_admit(admission, request))
@@ -178,14 +189,14 @@ void kvf_admission_submit(struct kvf_admission *admission, struct kvf_request *r
 void kvf_admission_take(struct kvf_admission *admission, struct kvf_request *request)
 {
     charge(admission, request);
-    request->state = KVF_REQUEST_ADMITTED;
+    set_state(request, KVF_REQUEST_ADMITTED);
 }
 
 void kvf_admission_withdraw(struct kvf_admission *admission, struct kvf_request *request)
 {
     if (request->state != KVF_REQUEST_QUEUED)
         return;
-    request->state = KVF_REQUEST_IDLE;
+    set_state(request, KVF_REQUEST_IDLE);
     kvf_list_remove(&request->node);
     kvf_admission_retry(admission); /* it may have been the one in the way */
 }

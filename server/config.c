@@ -2,8 +2,8 @@
  * log. */
 #include "server/config.h"
 
+#include "base/address.h"
 #include "base/log.h"
-#include "server/address.h"
 #include "server/config_table.h"
 
 #include <ctype.h>

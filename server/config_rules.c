@@ -1,7 +1,7 @@
 /* What follows from other flags, and what cannot work together. Every refusal is one line: flags,
  * values, remedy. */
+#include "base/address.h"
 #include "base/block.h"
-#include "server/address.h"
 #include "server/config_table.h"
 
 #include <ctype.h>
@@ -100,11 +100,14 @@ static struct kvf_status derive_data_listen(struct kvf_config *config, struct kv
 {
     if (config->data_listen != NULL || config->listen == NULL)
         return kvf_ok();
-    const char *colon = strrchr(config->listen, ':');
-    char *text = NULL;
-    if (asprintf(&text, "%.*s:0", (int)(colon - config->listen), config->listen) < 0)
+    struct kvf_address address;
+    char text[KVF_ADDRESS_TEXT_BYTES];
+    kvf_assert(kvf_address_parse(config->listen, &address)); /* its own flag was looked at first */
+    address.port = 0;
+    kvf_address_format(&address, text);
+    config->data_listen = strdup(text);
+    if (config->data_listen == NULL)
         return no_memory(why);
-    config->data_listen = text;
     return kvf_ok();
 }
 

@@ -217,13 +217,13 @@ static bool receive(struct context *context)
         engine_leave(context);
     if (!kvf_is_ok(status))
         return false;
-    Kvferry__EngineRequest *request = kvferry__engine_request__unpack(NULL, length, buffer);
+    const Kvferry__EngineRequest *request = kvferry__engine_request__unpack(
+        kvf_scratch_reset(&context->engines->scratch), length, buffer);
     if (request == NULL) {
-        engine_protocol_error(context, "a packet that is no EngineRequest");
+        engine_protocol_error(context, "a packet that is no EngineRequest, or names far too much");
         return false;
     }
     engine_take(context, request);
-    kvferry__engine_request__free_unpacked(request, NULL);
     return context->state != CONTEXT_LEAVING;
 }
 
@@ -364,6 +364,7 @@ struct kvf_status kvf_engines_create(const struct kvf_engines_options *options,
     if (engines == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     engines->options = *options;
+    kvf_scratch_init(&engines->scratch, engines->unpacked, sizeof(engines->unpacked));
     kvf_list_init(&engines->contexts);
     engines->accept_again.fire = listen_again;
     engines->listener = (struct kvf_watch){.fd = -1, .events = EPOLLIN, .ready = listener_ready};
@@ -404,6 +405,8 @@ static void force_context(struct context *context)
                         (unsigned long long)context->instance, context->name, (int)context->pid);
     context->unregistered = true;
     engine_leave(context);
+    engine_abort_puts(
+        context); /* a process that still writes there disturbs nobody: no memory is given out any more */
 }
 
 void kvf_engines_force(struct kvf_engines *engines)

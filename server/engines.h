@@ -43,7 +43,7 @@ void kvf_engines_destroy(struct kvf_engines *engines);
 
 /* New contexts hear DRAINING, those that are here a DrainNotice. */
 void kvf_engines_drain(struct kvf_engines *engines);
-/* End every connection; names in the log who was left. */
+/* End every connection, at a forced end of the daemon; names in the log who was left, and waits for no process. */
 void kvf_engines_force(struct kvf_engines *engines);
 /* Contexts that have registered, those that are LEAVING included. */
 uint64_t kvf_engines_count(const struct kvf_engines *engines);

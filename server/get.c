@@ -1,27 +1,39 @@
-/* Get, in the order of its life: planning, asking sources, starting loads, their ends, the answer,
- * giving back. */
-#include "server/get.h"
+/* Get, in the order of its life: planning, starting loads, their ends, the answer, giving back. What
+ * it asks sources is in get_sources.c. */
+#include "server/get_sources.h"
 
 #include "base/clock.h"
 
 #include <stdlib.h>
-
-#define ASK_AGAIN_FIRST_NS                                                                         \
-    (20 *                                                                                          \
-     KVF_NS_PER_MS) /* a key that is PENDING at its source, doubling                          \
-                          */
-#define ASK_AGAIN_MOST_NS (200 * KVF_NS_PER_MS)
-
-static void step(struct get *get);
 
 static struct kvf_status get_fail(enum kvf_code code)
 {
     return kvf_fail(KVF_MODULE_SERVER, code, 0);
 }
 
+void get_item_set_state(struct get_item *item, enum get_item_state to)
+{
+    static const bool allowed[][GET_RELEASED + 1] = {
+        [GET_NEW] =
+            {[GET_PENDING] = true, [GET_ASKING] = true, [GET_PLANNED] = true, [GET_MISSED] = true},
+        [GET_PENDING] = {[GET_NEW] = true, [GET_MISSED] = true},
+        [GET_ASKING] = {[GET_NEW] = true, [GET_PLANNED] = true, [GET_MISSED] = true},
+        [GET_PLANNED] =
+            {[GET_NEW] = true, [GET_LOADING] = true, [GET_FOUND] = true, [GET_MISSED] = true},
+        [GET_LOADING] =
+            {[GET_NEW] = true, [GET_PLANNED] = true, [GET_HELD] = true, [GET_MISSED] = true},
+        [GET_HELD] = {[GET_RELEASED] = true},
+        [GET_FOUND] = {false},
+        [GET_MISSED] = {false},
+        [GET_RELEASED] = {false},
+    };
+    kvf_assert(allowed[item->state][to]);
+    item->state = to;
+}
+
 static void miss(struct get_item *item, enum kvf_code code)
 {
-    item->state = GET_MISSED;
+    get_item_set_state(item, GET_MISSED);
     item->code = code;
 }
 
@@ -35,30 +47,14 @@ static void settle_charge(struct get *get, struct get_item *item)
     item->charge = 0;
 }
 
-/* ---- sources of a Get: the hint, then the peers ---- */
-
-/* The k-th source's address; NULL: no more. */
-static const char *source_address(const struct get *get, uint32_t k)
-{
-    const struct gets *gets = get->gets;
-    if (gets->sources == NULL)
-        return NULL;
-    if (get->hint[0] != '\0' && k-- == 0)
-        return get->hint;
-    for (size_t p = 0; p < gets->peer_count; p++)
-        if (strcmp(gets->peers[p], get->hint) != 0 && k-- == 0)
-            return gets->peers[p];
-    return NULL;
-}
-
 /* ---- planning ---- */
 
 static void settled(struct kvf_entry_watch *watch)
 {
     struct get_item *item = kvf_container(watch, struct get_item, watch);
-    item->state = GET_NEW;
+    get_item_set_state(item, GET_NEW);
     if (--item->get->waits == 0)
-        step(item->get);
+        get_step(item->get);
 }
 
 static void plan_item(struct get *get, struct get_item *item)
@@ -67,7 +63,7 @@ static void plan_item(struct get *get, struct get_item *item)
     if (entry != NULL && entry->state == KVF_ENTRY_PULLING && get->lookup_only)
         entry = NULL; /* it is not here yet, and may never be */
     if (entry != NULL && entry->state == KVF_ENTRY_PENDING && !get->lookup_only) {
-        item->state = GET_PENDING;
+        get_item_set_state(item, GET_PENDING);
         item->watch.settled = settled;
         get->waits++;
         kvf_entry_watch(entry, &item->watch);
@@ -79,11 +75,11 @@ static void plan_item(struct get *get, struct get_item *item)
         item->length = entry->length;
         item->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
         item->origin = KVF_ORIGIN_LOCAL;
-        item->state = GET_PLANNED;
-    } else if (source_address(get, item->source) == NULL) {
+        get_item_set_state(item, GET_PLANNED);
+    } else if (get_source_address(get, item->source) == NULL) {
         miss(item, item->code == KVF_OK ? KVF_NOT_FOUND : item->code);
     } else {
-        item->state = item->length != 0 && !get->lookup_only ? GET_PLANNED : GET_ASKING;
+        get_item_set_state(item, item->length != 0 && !get->lookup_only ? GET_PLANNED : GET_ASKING);
     }
 }
 
@@ -116,127 +112,6 @@ static void plan(struct get *get)
     }
 }
 
-/* ---- asking sources how long a block is ---- */
-
-static void take_answer(struct get *get, struct get_item *item,
-                        const struct kvf_lookup_block *block)
-{
-    if (item->state != GET_ASKING)
-        return; /* the deadline was faster */
-    bool other_length = item->length != 0 && item->length != block->length;
-    if (block->status.code == KVF_OK && !other_length && block->length > 0 &&
-        block->length <= KVF_BLOCK_MAX_BYTES) {
-        item->length = block->length;
-        item->tier = block->tier;
-        item->origin = KVF_ORIGIN_REMOTE;
-        item->state = GET_PLANNED;
-    } else if (block->status.code == KVF_PENDING && !get->lookup_only) {
-        item->pending = true;
-    } else {
-        item->code = block->status.code == KVF_OK ? KVF_NOT_FOUND : block->status.code;
-        item->source++;
-        item->state = GET_NEW;
-    }
-}
-
-static void ask_again(struct kvf_timer *timer)
-{
-    struct get *get = kvf_container(timer, struct get, lookup_timer);
-    for (uint32_t i = 0; i < get->item_count; i++)
-        get->items[i].pending = false;
-    get->waits--;
-    step(get);
-}
-
-static void pause_asking(struct get *get)
-{
-    uint64_t wait = ASK_AGAIN_FIRST_NS << (get->lookup_tries < 4 ? get->lookup_tries : 4);
-    get->lookup_tries++;
-    get->lookup_timer.fire = ask_again;
-    get->waits++;
-    kvf_timer_start(get->gets->loop, &get->lookup_timer,
-                    kvf_clock_now_ns() + (wait < ASK_AGAIN_MOST_NS ? wait : ASK_AGAIN_MOST_NS));
-}
-
-static void lookup_ended(struct kvf_lookup *lookup)
-{
-    struct get *get = kvf_container(lookup, struct get, lookup);
-    get->lookup_open = false;
-    for (uint32_t b = 0; b < lookup->block_count; b++)
-        take_answer(get, &get->items[get->lookup_items[b]], &lookup->blocks[b]);
-    free(lookup->blocks);
-    free(get->lookup_items);
-    get->lookup_items = NULL;
-    if (!get->answered_done)
-        get->waits--;
-    step(get);
-}
-
-static bool is_to_ask(const struct get_item *item, uint32_t source)
-{
-    return item->state == GET_ASKING && !item->pending && item->source == source;
-}
-
-static void ask_failed(struct get *get, uint32_t source, enum kvf_code code)
-{
-    for (uint32_t i = 0; i < get->item_count; i++) {
-        struct get_item *item = &get->items[i];
-        if (!is_to_ask(item, source))
-            continue;
-        item->code = code;
-        item->source++;
-        item->state = GET_NEW;
-    }
-}
-
-/* One look-up at a time: the first source that somebody still wants to ask, for all who want to ask
- * it. When all have been told PENDING they are asked again after a pause. */
-static void ask(struct get *get)
-{
-    uint32_t source = UINT32_MAX, count = 0;
-    bool pending = false;
-    for (uint32_t i = 0; i < get->item_count; i++) {
-        const struct get_item *item = &get->items[i];
-        pending = pending || (item->state == GET_ASKING && item->pending);
-        if (item->state == GET_ASKING && !item->pending && item->source < source)
-            source = item->source;
-    }
-    if (source == UINT32_MAX) {
-        if (pending && get->waits == 0)
-            pause_asking(get);
-        return;
-    }
-
-    struct kvf_lookup *lookup = &get->lookup;
-    *lookup = (struct kvf_lookup){
-        .namespace = get->ns, .deadline_ns = get->deadline_ns, .ended = lookup_ended};
-    lookup->blocks = calloc(get->item_count, sizeof(*lookup->blocks));
-    get->lookup_items = calloc(get->item_count, sizeof(*get->lookup_items));
-    struct kvf_source *at = NULL;
-    struct kvf_status status = get_fail(KVF_NO_MEMORY);
-    if (lookup->blocks != NULL && get->lookup_items != NULL)
-        status = kvf_sources_find(get->gets->sources, source_address(get, source), get->ns, &at);
-    if (!kvf_is_ok(status)) {
-        free(lookup->blocks);
-        free(get->lookup_items);
-        get->lookup_items = NULL;
-        ask_failed(get, source, (enum kvf_code)status.code);
-        plan(get);
-        ask(get);
-        return;
-    }
-    for (uint32_t i = 0; i < get->item_count; i++) {
-        if (!is_to_ask(&get->items[i], source))
-            continue;
-        get->lookup_items[count] = i;
-        lookup->blocks[count++].key = get->items[i].key;
-    }
-    lookup->block_count = count;
-    get->lookup_open = true;
-    get->waits++;
-    kvf_lookup_start(at, lookup);
-}
-
 /* ---- starting: pin what is here, make room and loads for what is not ---- */
 
 /* Pin what is here. First of all, for making room evicts what nobody pins. */
@@ -266,7 +141,7 @@ static bool take_entry(struct get *get, struct get_item *item)
         pin_what_is_here(get, item);
     if (item->state != GET_PLANNED)
         return true;
-    if (item->entry == NULL && source_address(get, item->source) == NULL) {
+    if (item->entry == NULL && get_source_address(get, item->source) == NULL) {
         miss(item, KVF_NOT_FOUND);
         return true;
     }
@@ -283,7 +158,7 @@ static bool take_entry(struct get *get, struct get_item *item)
         kvf_entry_give_extent(index, item->entry, &room);
         item->starts = true;
     }
-    item->state = GET_LOADING;
+    get_item_set_state(item, GET_LOADING);
     return true;
 }
 
@@ -295,7 +170,8 @@ static void untake_entry(struct get *get, struct get_item *item)
     if (entry == NULL)
         return;
     item->entry = NULL;
-    item->state = GET_PLANNED;
+    if (item->state == GET_LOADING)
+        get_item_set_state(item, GET_PLANNED);
     if (item->starts) {
         kvf_entry_drop_extent(index, entry);
         if (entry->state == KVF_ENTRY_PULLING)
@@ -305,7 +181,7 @@ static void untake_entry(struct get *get, struct get_item *item)
     kvf_entry_unpin(index, entry);
 }
 
-/* Entries that this Get is to load, from SSD (source NULL) or from one source; returns their
+/* Entries that this Get is to load, from SSD (not `pulled`) or from one source; returns their
  * number. */
 static uint32_t collect(struct get *get, bool pulled, uint32_t source, struct kvf_entry **entries)
 {
@@ -323,7 +199,7 @@ static uint32_t collect(struct get *get, bool pulled, uint32_t source, struct kv
 static void start_pulls(struct get *get, struct kvf_entry **entries)
 {
     struct gets *gets = get->gets;
-    for (uint32_t k = 0; source_address(get, k) != NULL; k++) {
+    for (uint32_t k = 0; get_source_address(get, k) != NULL; k++) {
         uint32_t count = collect(get, true, k, entries);
         struct kvf_load_pull how = {
             .instance = get->instance,
@@ -332,8 +208,8 @@ static void start_pulls(struct get *get, struct kvf_entry **entries)
             .batches_in_flight = gets->read_batches_in_flight,
             .stop_at_first_miss = get->stop_at_first_miss,
         };
-        if (count > 0 && kvf_is_ok(kvf_sources_find(gets->sources, source_address(get, k), get->ns,
-                                                    &how.source)))
+        if (count > 0 && kvf_is_ok(kvf_sources_find(gets->sources, get_source_address(get, k),
+                                                    get->ns, &how.source)))
             (void)kvf_load_from_source(gets->loads, &how, entries, count);
     }
 }
@@ -352,7 +228,7 @@ static void not_started(struct get *get, struct get_item *item)
     }
     item->code = KVF_UNAVAILABLE;
     item->source++;
-    item->state = GET_NEW;
+    get_item_set_state(item, GET_NEW);
 }
 
 /* Every taken item waits for its load, or has its bytes already. */
@@ -364,7 +240,7 @@ static void join_loads(struct get *get)
             continue;
         struct kvf_entry *entry = item->entry;
         if (entry->resident && entry->verified) {
-            item->state = GET_HELD;
+            get_item_set_state(item, GET_HELD);
             continue;
         }
         if (entry->load == NULL && (!entry->resident || !kvf_load_check(get->gets->loads, entry))) {
@@ -457,7 +333,7 @@ static bool admit(struct kvf_request *request)
     kvf_admission_return(get->gets->admission, request, request->bytes - charged);
     count_admission(get);
     if (!get->working)
-        step(get);
+        get_step(get);
     return true;
 }
 
@@ -471,7 +347,7 @@ static void waiter_ended(struct kvf_load_waiter *waiter, struct kvf_status statu
     item->code = (enum kvf_code)status.code;
     if (!kvf_is_ok(status))
         return; /* what next is decided when the load has let go */
-    item->state = GET_HELD;
+    get_item_set_state(item, GET_HELD);
     enum kvf_tier tier = kvf_load_source_tier(item->entry);
     if (tier != KVF_TIER_NONE) {
         item->tier = tier;
@@ -490,10 +366,10 @@ static void waiter_gone(struct kvf_load_waiter *waiter)
     }
     /* Another one's deadline, or session, is no reason not to try again. */
     if (item->state == GET_LOADING)
-        item->state = kvf_clock_now_ns() < get->deadline_ns ? GET_NEW : GET_MISSED;
+        get_item_set_state(item, kvf_clock_now_ns() < get->deadline_ns ? GET_NEW : GET_MISSED);
     settle_charge(get, item);
     if (get->answered_done || --get->waits == 0)
-        step(get);
+        get_step(get);
 }
 
 /* ---- the answer ---- */
@@ -531,7 +407,7 @@ static void answer(struct get *get)
     for (uint32_t i = 0; i < get->item_count; i++) {
         struct get_item *item = &get->items[i];
         if (item->state == GET_PLANNED)
-            item->state = GET_FOUND; /* a look-up's hit */
+            get_item_set_state(item, GET_FOUND); /* a look-up's hit */
         if (item->state != GET_MISSED)
             item->code = KVF_OK;
     }
@@ -615,14 +491,15 @@ static bool has_planned(const struct get *get)
 }
 
 /* As far as it goes now. Everything that happens to a Get ends here. */
-static void step(struct get *get)
+void get_step(struct get *get)
 {
     if (get->working)
         return;
     get->working = true;
     while (!get->answered_done && get->waits == 0 && get->request.state != KVF_REQUEST_QUEUED) {
-        plan(get);
-        ask(get);
+        do {
+            plan(get);
+        } while (!get_ask_sources(get));
         if (get->waits > 0)
             break;
         if (get->lookup_only || !has_planned(get))
@@ -668,14 +545,14 @@ void get_start(struct get *get)
 {
     get->request.instance = get->instance_budget;
     kvf_timer_start(get->gets->loop, &get->timer, get->deadline_ns);
-    step(get);
+    get_step(get);
 }
 
 static void release(struct get *get, struct get_item *item)
 {
     if (item->state != GET_HELD)
         return;
-    item->state = GET_RELEASED;
+    get_item_set_state(item, GET_RELEASED);
     if (item->loading)
         return; /* dropped between its load's end and what comes of it: waiter_gone unpins */
     kvf_entry_unpin(get->gets->index, item->entry);

@@ -22,8 +22,8 @@
 
 struct get;
 
-/* What all Gets share. The owner may change read_batch_bytes and the in-flight number at any time.
- */
+/* What all Gets share. The owner may change read_batch_bytes and read_batches_in_flight at any
+ * time. */
 struct gets {
     struct kvf_loop *loop;
     struct kvf_index *index;
@@ -99,7 +99,6 @@ struct get {
     struct kvf_timer lookup_timer;
     struct kvf_lookup lookup;
     uint32_t *lookup_items; /* which item each block of the look-up is */
-    uint32_t lookup_source;
     unsigned lookup_tries;
     uint32_t waits; /* items that wait for a commit, an answer or a load */
     bool lookup_open, answered_done, dropped, working;

@@ -4,11 +4,10 @@
  * wait for one question, asks once, stores the answer in each and resumes them. */
 #include "server/http.h"
 
-#include "server/address.h"
+#include "base/address.h"
 
 #include <errno.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -292,44 +291,13 @@ static struct kvf_status failed(enum kvf_code code, int detail)
     return kvf_fail(KVF_MODULE_SERVER, code, detail);
 }
 
-static int port_of(int fd)
-{
-    struct sockaddr_storage bound;
-    socklen_t length = sizeof(bound);
-    char port[8] = "0";
-    if (getsockname(fd, (struct sockaddr *)&bound, &length) != 0 ||
-        getnameinfo((struct sockaddr *)&bound, length, NULL, 0, port, sizeof(port),
-                    NI_NUMERICSERV) != 0)
-        return 0;
-    return atoi(port);
-}
-
-/* A listening socket on one of the host's addresses; -1 and errno. */
-static int bind_one(const struct addrinfo *at)
-{
-    const int on = 1;
-    int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
-    if (fd < 0)
-        return -1;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-        bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    (void)close(fd);
-    errno = error;
-    return -1;
-}
-
 static struct kvf_status open_socket(const char *text, int *give, struct kvf_why *why)
 {
     struct kvf_address address;
     if (!kvf_address_parse(text, &address))
         return kvf_why_set(why, failed(KVF_INVALID, 0), "--http %.80s is no HOST:PORT", text);
-    char port[8];
-    (void)snprintf(port, sizeof(port), "%u", address.port);
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
-    int error = getaddrinfo(address.host, port, &hints, &found);
+    int error = kvf_address_resolve(&address, true, &found);
     if (error != 0)
         return kvf_why_set(why, failed(KVF_INVALID, 0),
                            "--http %.80s names no address (%s): give one of this host", text,
@@ -340,7 +308,7 @@ static struct kvf_status open_socket(const char *text, int *give, struct kvf_why
      * unnoticed. */
     for (struct addrinfo *at = found; at != NULL && fd < 0 && error != EADDRINUSE;
          at = at->ai_next) {
-        fd = bind_one(at);
+        fd = kvf_address_listen(at->ai_addr, at->ai_addrlen, BACKLOG);
         error = errno;
     }
     freeaddrinfo(found);
@@ -396,7 +364,7 @@ struct kvf_status kvf_http_start(const char *address, const struct kvf_http_sour
         return kvf_why_set(why, failed(KVF_NO_MEMORY, ENOMEM), "no memory for --http");
     }
     http->source = source;
-    http->port = port_of(fd);
+    http->port = kvf_address_bound_port(fd);
     (void)pthread_mutex_init(&http->lock, NULL);
     (void)pthread_cond_init(&http->wake, NULL);
     if (!start_threads(http, fd)) {

@@ -93,7 +93,7 @@ struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const s
                                 uint64_t length, enum kvf_entry_state state);
 /* Not found any more; watchers are told. Fine when it is unlinked already. */
 void kvf_index_unlink(struct kvf_index *index, struct kvf_entry *entry);
-/* Its bytes are whole: a new generation when `generation` is none. Watchers are told. */
+/* Its bytes are whole: it becomes READY, as a new generation. Watchers are told. */
 void kvf_entry_ready(struct kvf_index *index, struct kvf_entry *entry, uint32_t crc32c);
 
 void kvf_entry_pin(struct kvf_index *index, struct kvf_entry *entry);
@@ -116,7 +116,8 @@ void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent);
 /* Evict all that is cached in DRAM. */
 void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes);
 
-/* Call `each` for every linked entry, in no order; it must not change the index but for pins and what they imply. */
+/* Call `each` for every linked entry, in no order; it must not change the index but for pins and
+ * what they imply. */
 void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct kvf_entry *entry),
                     void *context);
 

@@ -2,10 +2,20 @@
 #include "server/lease.h"
 
 #include "base/clock.h"
+#include "proto/peer.h"
 
 #include <stdlib.h>
 
-#define RELEASE_GRACE_NS (2 * KVF_NS_PER_S)
+static void set_state(struct kvf_lease *lease, enum kvf_lease_state to)
+{
+    static const bool allowed[][KVF_LEASE_RELEASED + 1] = {
+        [KVF_LEASE_QUEUED] = {[KVF_LEASE_GRANTED] = true, [KVF_LEASE_RELEASED] = true},
+        [KVF_LEASE_GRANTED] = {[KVF_LEASE_RELEASED] = true},
+        [KVF_LEASE_RELEASED] = {false},
+    };
+    kvf_assert(allowed[lease->state][to]);
+    lease->state = to;
+}
 
 /* ---- giving back ---- */
 
@@ -59,10 +69,12 @@ static void unwatch(struct kvf_lease_block *block)
 
 void kvf_lease_release(struct kvf_lease *lease)
 {
+    if (lease->state == KVF_LEASE_RELEASED)
+        return;
     kvf_admission_withdraw(lease->leases->admission, &lease->request);
     kvf_timer_stop(lease->leases->loop, &lease->timer);
     kvf_lease_cancel(lease);
-    lease->state = KVF_LEASE_RELEASED;
+    set_state(lease, KVF_LEASE_RELEASED);
     for (uint32_t i = 0; i < lease->block_count; i++) {
         unwatch(&lease->blocks[i]);
         settle(lease, &lease->blocks[i]);
@@ -283,7 +295,7 @@ static bool admit(struct kvf_request *request)
         undo(lease);
         return false;
     }
-    lease->state = KVF_LEASE_GRANTED;
+    set_state(lease, KVF_LEASE_GRANTED);
     leases->counters->serve.reads++;
     kvf_histogram_add(&leases->counters->stages[KVF_STAGE_ADMISSION],
                       kvf_clock_now_ns() - request->since_ns);
@@ -293,7 +305,7 @@ static bool admit(struct kvf_request *request)
             return_charge(lease, &lease->blocks[i]);
     }
     lease->timer.fire = overdue;
-    kvf_timer_start(leases->loop, &lease->timer, lease->deadline_ns + RELEASE_GRACE_NS);
+    kvf_timer_start(leases->loop, &lease->timer, lease->deadline_ns + KVF_PEER_RELEASE_GRACE_NS);
     lease->working = true; /* the session may end inside an event */
     offer(lease);          /* first: the lane's thread sends while Grants are packed */
     lease->events->granted(lease);

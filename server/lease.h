@@ -38,14 +38,14 @@ struct kvf_lease_events {
                     uint64_t short_bytes); /* instead of granted; the lease is gone after it */
     void (*fault)(struct kvf_lease *lease, uint32_t block, enum kvf_code code);
     void (*committed)(struct kvf_lease *lease, uint32_t block, uint64_t length);
-    void (*overdue)(
-        struct kvf_lease *lease); /* 2 s over its deadline and not released: end the session */
+    /* 2 s over its deadline and not released: end the session. */
+    void (*overdue)(struct kvf_lease *lease);
 };
 
 enum kvf_lease_state {
-    KVF_LEASE_QUEUED = 0,
-    KVF_LEASE_GRANTED,
-    KVF_LEASE_RELEASED,
+    KVF_LEASE_QUEUED = 0, /* from create on; refused or released it never is GRANTED */
+    KVF_LEASE_GRANTED,    /* set by admission; events may come */
+    KVF_LEASE_RELEASED,   /* set by release; only `freed` comes */
 };
 
 struct kvf_lease_block {
@@ -103,8 +103,8 @@ struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_cou
 void kvf_lease_start(struct kvf_lease *lease);
 /* The source stops offering what has not been sent. */
 void kvf_lease_cancel(struct kvf_lease *lease);
-/* The consumer is done (or its session gone): no event comes any more but `freed`. The pointer is
- * dead. */
+/* The consumer is done (or its session gone): no event comes any more but `freed`, perhaps inside.
+ * Until then it may be called again, which does nothing. */
 void kvf_lease_release(struct kvf_lease *lease);
 /* The consumer found these bytes bad: check our own copy. */
 void kvf_lease_recheck(struct kvf_lease *lease, uint32_t block);

@@ -1,5 +1,5 @@
-/* Loads, in four parts: what all have in common, reading from SSD, checking, pulling from a source.
- */
+/* Loads, in four parts: what all have in common, reading from SSD, checking, pulling from a
+ * source. */
 #include "server/load.h"
 
 #include "base/clock.h"

@@ -65,7 +65,7 @@ static int fail(struct kvf_status status, const struct kvf_why *why)
     return status.code == KVF_INVALID ? EXIT_USAGE : EXIT_FAILED;
 }
 
-static int serve(struct kvf_config *config)
+static int serve(const struct kvf_config *config)
 {
     struct kvf_why why = {.text = ""};
     struct kvf_loop *loop = NULL;

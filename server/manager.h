@@ -18,8 +18,9 @@ struct kvf_manager;
 
 /* Everything up to READY. config is borrowed for life. On error *why is one line for the operator,
  * and nothing is left behind that was not there. */
-KVF_MUST_USE struct kvf_status kvf_manager_create(struct kvf_config *config, struct kvf_loop *loop,
-                                                  struct kvf_manager **give, struct kvf_why *why);
+KVF_MUST_USE struct kvf_status kvf_manager_create(const struct kvf_config *config,
+                                                  struct kvf_loop *loop, struct kvf_manager **give,
+                                                  struct kvf_why *why);
 /* Begin to drain; again: nothing. The loop is stopped when it is over. */
 void kvf_manager_drain(struct kvf_manager *manager, const char *reason);
 /* After the loop has stopped: 0 drained, 3 forced. */

@@ -4,13 +4,18 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "proto/peer.h"
 #include "proto/peer.pb-c.h"
+#include "proto/scratch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define OPEN_TIMEOUT_NS KVF_NS_PER_S /* from the call to the open lane */
-#define MAX_QUEUED_BYTES (8u << 20)  /* messages to a consumer that does not read */
+#define MAX_QUEUED_BYTES (8u << 20) /* messages to a consumer that does not read */
+
+/* For the unpacked form of any message that is served: a Read of 8192 blocks, the most that can be configured, takes
+ * 2 MB. Touched only where used. */
+#define UNPACKED_BYTES (4u << 20)
 
 enum session_state {
     SESSION_HELLO = 0,
@@ -52,7 +57,9 @@ struct kvf_peers {
     struct kvf_list identities;
     uint64_t session_count;
     bool draining;
-    uint8_t *buffer; /* for packing: KVF_RPC_MAX_MESSAGE_BYTES */
+    uint8_t *buffer;            /* for packing: KVF_RPC_MAX_MESSAGE_BYTES */
+    struct kvf_scratch scratch; /* over `unpacked`: the one message that is being taken */
+    uint8_t unpacked[UNPACKED_BYTES];
 };
 
 /* ---- sending ---- */
@@ -447,7 +454,7 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     Kvferry__Welcome welcome = KVFERRY__WELCOME__INIT;
     char own_port[16];
     (void)snprintf(own_port, sizeof(own_port), ":%d", kvf_transport_port(options->transport));
-    welcome.version = KVF_PROTOCOL_VERSION;
+    welcome.version = KVF_PEER_VERSION;
     welcome.node_id = (char *)(uintptr_t)options->node_id;
     welcome.boot_epoch = options->boot_epoch;
     welcome.transport = (char *)(uintptr_t)kvf_transport_name(options->transport);
@@ -487,7 +494,7 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
 {
     struct kvf_peers *peers = session->peers;
     struct kvf_lane_nonces nonces;
-    if (hello->version != KVF_PROTOCOL_VERSION) {
+    if (hello->version != KVF_PEER_VERSION) {
         end(session, KVF_UNSUPPORTED,
             "this node speaks protocol version 1: upgrade the older node");
         return;
@@ -550,15 +557,14 @@ static void session_message(struct kvf_rpc_call *call, void *user, struct kvf_by
     (void)call;
     if (session->state == SESSION_CLOSING)
         return;
-    Kvferry__SessionUp *up = kvferry__session_up__unpack(NULL, bytes.length, bytes.data);
+    const Kvferry__SessionUp *up = kvferry__session_up__unpack(
+        kvf_scratch_reset(&session->peers->scratch), bytes.length, bytes.data);
     session->working = true;
     if (up == NULL)
-        protocol_error(session, "a message that is no SessionUp");
+        protocol_error(session, "a message that is no SessionUp, or names far too much");
     else
         dispatch(session, up);
     session->working = false;
-    if (up != NULL)
-        kvferry__session_up__free_unpacked(up, NULL);
     settle(session);
 }
 
@@ -610,7 +616,8 @@ static void session_called(struct kvf_rpc_call *call, void *context)
     kvf_list_push_back(&peers->sessions, &session->node);
     peers->session_count++;
     session->timer.fire = open_timeout;
-    kvf_timer_start(peers->options.loop, &session->timer, kvf_clock_now_ns() + OPEN_TIMEOUT_NS);
+    kvf_timer_start(peers->options.loop, &session->timer,
+                    kvf_clock_now_ns() + KVF_PEER_HANDSHAKE_NS);
     kvf_rpc_call_accept(call, &session_events, session);
 }
 
@@ -669,9 +676,9 @@ static void answer_lookup(struct kvf_peers *peers, struct kvf_rpc_call *call,
 static void lookup_message(struct kvf_rpc_call *call, void *user, struct kvf_bytes bytes)
 {
     struct kvf_peers *peers = user;
-    Kvferry__LookupRequest *request =
-        kvferry__lookup_request__unpack(NULL, bytes.length, bytes.data);
-    if (request == NULL || request->n_keys > KVF_MAX_LOOKUP_KEYS)
+    const Kvferry__LookupRequest *request = kvferry__lookup_request__unpack(
+        kvf_scratch_reset(&peers->scratch), bytes.length, bytes.data);
+    if (request == NULL || request->n_keys > KVF_PEER_MAX_LOOKUP_KEYS)
         kvf_rpc_call_finish(call, kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0),
                             "not a LookupRequest, or too many keys");
     else if (peers->draining)
@@ -679,8 +686,6 @@ static void lookup_message(struct kvf_rpc_call *call, void *user, struct kvf_byt
                             "this node is draining");
     else
         answer_lookup(peers, call, request);
-    if (request != NULL)
-        kvferry__lookup_request__free_unpacked(request, NULL);
 }
 
 static void lookup_half_closed(struct kvf_rpc_call *call, void *user)
@@ -701,8 +706,8 @@ static void lookup_called(struct kvf_rpc_call *call, void *context)
 
 void kvf_peers_methods(struct kvf_peers *peers, struct kvf_rpc_method methods[KVF_PEERS_METHODS])
 {
-    methods[0] = (struct kvf_rpc_method){"/kvferry.Peer/Session", session_called, peers};
-    methods[1] = (struct kvf_rpc_method){"/kvferry.Peer/Lookup", lookup_called, peers};
+    methods[0] = (struct kvf_rpc_method){KVF_PEER_SESSION, session_called, peers};
+    methods[1] = (struct kvf_rpc_method){KVF_PEER_LOOKUP, lookup_called, peers};
 }
 
 void kvf_peers_drain(struct kvf_peers *peers)
@@ -763,6 +768,7 @@ struct kvf_status kvf_peers_create(const struct kvf_peers_options *options, stru
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     }
     peers->options = *options;
+    kvf_scratch_init(&peers->scratch, peers->unpacked, sizeof(peers->unpacked));
     kvf_list_init(&peers->sessions);
     kvf_list_init(&peers->identities);
     *give = peers;

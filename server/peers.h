@@ -18,13 +18,11 @@
 
 struct kvf_peers;
 
-#define KVF_PROTOCOL_VERSION 1u
 #define KVF_MAX_OPEN_READS 16u
 #define KVF_MAX_LEASES 64u /* of a session: open Reads, and released ones whose I/O has not ended */
 #define KVF_MAX_SESSIONS_PER_IDENTITY 64u
 #define KVF_MAX_BLOCKS_PER_IDENTITY                                                                \
     (256u << 10) /* in open Reads, of all its sessions: memory beside the pool */
-#define KVF_MAX_LOOKUP_KEYS 8192u
 
 struct kvf_peers_options {
     struct kvf_loop *loop;

@@ -1,3 +1,4 @@
+#include "proto/peer.h"
 #include "proto/peer.pb-c.h"
 #include "server/node_fixture.h"
 
@@ -90,7 +91,7 @@ static void call(struct consumer *consumer)
     *consumer = (struct consumer){0};
     assert_true(
         kvf_is_ok(kvf_rpc_channel_open(node_rpc, node.address, NULL, &consumer->channel, NULL)));
-    assert_true(kvf_is_ok(kvf_rpc_call_start(consumer->channel, "/kvferry.Peer/Session", 0, &events,
+    assert_true(kvf_is_ok(kvf_rpc_call_start(consumer->channel, KVF_PEER_SESSION, 0, &events,
                                              consumer, &consumer->call)));
 }
 
@@ -130,7 +131,7 @@ static void say_hello(struct consumer *consumer, uint32_t version, const char *t
 static void open_session(struct consumer *consumer)
 {
     call(consumer);
-    say_hello(consumer, KVF_PROTOCOL_VERSION, "t", "tcp");
+    say_hello(consumer, KVF_PEER_VERSION, "t", "tcp");
     node_run_until(consumer->welcomes == 1);
     assert_true(kvf_is_ok(kvf_lane_connect(consumer_transport, consumer->data_address,
                                            &consumer->nonces, kvf_clock_now_ns() + KVF_NS_PER_S,
@@ -255,11 +256,11 @@ static void session__bad_hello__is_ended(void **state)
         const char *tenant, *transport;
         enum kvf_code code;
     } bad[] = {
-        {KVF_PROTOCOL_VERSION + 1, "t", "tcp", KVF_UNSUPPORTED},
-        {KVF_PROTOCOL_VERSION, "t", "pigeons", KVF_UNSUPPORTED},
-        {KVF_PROTOCOL_VERSION, "", "tcp", KVF_OK},
-        {KVF_PROTOCOL_VERSION, "t/f", "tcp", KVF_OK},
-        {KVF_PROTOCOL_VERSION, long_tenant, "tcp", KVF_OK},
+        {KVF_PEER_VERSION + 1, "t", "tcp", KVF_UNSUPPORTED},
+        {KVF_PEER_VERSION, "t", "pigeons", KVF_UNSUPPORTED},
+        {KVF_PEER_VERSION, "", "tcp", KVF_OK},
+        {KVF_PEER_VERSION, "t/f", "tcp", KVF_OK},
+        {KVF_PEER_VERSION, long_tenant, "tcp", KVF_OK},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct consumer consumer;
@@ -288,12 +289,42 @@ static void session__garbage__is_ended(void **state)
     }
 }
 
+/* A megabyte of empty blocks in one Read, or of empty keys in one Lookup, would unpack to sixty times its size. */
+static size_t fill_with_empty(uint8_t *bytes, size_t room, bool is_read)
+{
+    const uint8_t head[] = {0x1a, 0xf0, 0xff, 0x3f}; /* a Read of 2^20 - 16 bytes */
+    size_t at = 0, body = ((size_t)1 << 20) - 16;
+    assert_true(room >= sizeof(head) + body);
+    if (is_read) {
+        memcpy(bytes, head, sizeof(head));
+        at = sizeof(head);
+    }
+    for (size_t i = 0; i < body; i += 2) {
+        bytes[at++] = is_read ? 0x2a : 0x12;
+        bytes[at++] = 0;
+    }
+    return at;
+}
+
+static void session__half_a_million_empty_blocks__is_ended(void **state)
+{
+    (void)state;
+    static uint8_t bytes[1 << 20];
+    struct consumer consumer;
+    open_session(&consumer);
+    size_t length = fill_with_empty(bytes, sizeof(bytes), true);
+    kvf_rpc_call_send(consumer.call, (struct kvf_bytes){bytes, length});
+    node_run_until(consumer.call == NULL);
+    assert_int_not_equal(consumer.status.code, KVF_OK);
+    hang_up(&consumer);
+}
+
 static void session__lane_does_not_come__is_ended(void **state)
 {
     (void)state;
     struct consumer consumer;
     call(&consumer);
-    say_hello(&consumer, KVF_PROTOCOL_VERSION, "t", "tcp");
+    say_hello(&consumer, KVF_PEER_VERSION, "t", "tcp");
     node_run_until(consumer.welcomes == 1);
     node_run_until(consumer.call == NULL);
     hang_up(&consumer);
@@ -484,30 +515,42 @@ static void lookup_message(struct kvf_rpc_call *rpc_call, void *user, struct kvf
 
 static const struct kvf_rpc_events lookup_events = {.message = lookup_message, .closed = closed};
 
-static enum kvf_code look_up(const char *ns, ProtobufCBinaryData *keys, size_t count)
+static enum kvf_code ask(struct kvf_bytes question)
 {
-    static uint8_t bytes[1 << 20];
     struct consumer consumer = {0};
-    Kvferry__LookupRequest request = KVFERRY__LOOKUP_REQUEST__INIT;
-    request.namespace_ = (char *)(uintptr_t)ns;
-    request.n_keys = count;
-    request.keys = keys;
-    size_t length = kvferry__lookup_request__pack(&request, bytes);
     assert_true(
         kvf_is_ok(kvf_rpc_channel_open(node_rpc, node.address, NULL, &consumer.channel, NULL)));
-    assert_true(kvf_is_ok(kvf_rpc_call_start(consumer.channel, "/kvferry.Peer/Lookup", 0,
-                                             &lookup_events, &consumer, &consumer.call)));
-    kvf_rpc_call_send(consumer.call, (struct kvf_bytes){bytes, length});
+    assert_true(kvf_is_ok(kvf_rpc_call_start(consumer.channel, KVF_PEER_LOOKUP, 0, &lookup_events,
+                                             &consumer, &consumer.call)));
+    kvf_rpc_call_send(consumer.call, question);
     kvf_rpc_call_half_close(consumer.call);
     node_run_until(consumer.call == NULL);
     kvf_rpc_channel_close(consumer.channel);
     return (enum kvf_code)consumer.status.code;
 }
 
+static enum kvf_code look_up(const char *ns, ProtobufCBinaryData *keys, size_t count)
+{
+    static uint8_t bytes[1 << 20];
+    Kvferry__LookupRequest request = KVFERRY__LOOKUP_REQUEST__INIT;
+    request.namespace_ = (char *)(uintptr_t)ns;
+    request.n_keys = count;
+    request.keys = keys;
+    return ask((struct kvf_bytes){bytes, kvferry__lookup_request__pack(&request, bytes)});
+}
+
+static void lookup__half_a_million_empty_keys__is_invalid(void **state)
+{
+    (void)state;
+    static uint8_t bytes[1 << 20];
+    size_t length = fill_with_empty(bytes, sizeof(bytes), false);
+    assert_int_equal(ask((struct kvf_bytes){bytes, length}), KVF_INVALID);
+}
+
 static void lookup__keys_of_every_kind__are_answered_in_order(void **state)
 {
     (void)state;
-    static ProtobufCBinaryData keys[KVF_MAX_LOOKUP_KEYS + 1];
+    static ProtobufCBinaryData keys[KVF_PEER_MAX_LOOKUP_KEYS + 1];
     struct kvf_key here = node_key(1), begun = node_key(2);
     uint8_t long_key[65] = {0};
     node_put(&node, 1);
@@ -524,12 +567,12 @@ static void lookup__keys_of_every_kind__are_answered_in_order(void **state)
     assert_int_equal(lookup_codes[3], KVF_NOT_FOUND);
     assert_int_equal(look_up("no namespace", keys, 1), KVF_OK);
     assert_int_equal(lookup_codes[0], KVF_NOT_FOUND);
-    for (size_t i = 0; i <= KVF_MAX_LOOKUP_KEYS; i++)
+    for (size_t i = 0; i <= KVF_PEER_MAX_LOOKUP_KEYS; i++)
         keys[i] = keys[0];
-    assert_int_equal(look_up(NODE_SPACE, keys, KVF_MAX_LOOKUP_KEYS), KVF_OK);
-    assert_int_equal(lookup_count, KVF_MAX_LOOKUP_KEYS);
+    assert_int_equal(look_up(NODE_SPACE, keys, KVF_PEER_MAX_LOOKUP_KEYS), KVF_OK);
+    assert_int_equal(lookup_count, KVF_PEER_MAX_LOOKUP_KEYS);
     assert_int_equal(answers, 3);
-    assert_int_equal(look_up(NODE_SPACE, keys, KVF_MAX_LOOKUP_KEYS + 1), KVF_INVALID);
+    assert_int_equal(look_up(NODE_SPACE, keys, KVF_PEER_MAX_LOOKUP_KEYS + 1), KVF_INVALID);
     put_abort(put);
 }
 
@@ -541,6 +584,7 @@ int main(void)
         TEST(session__call_dropped_before_hello__leaves_nothing),
         TEST(session__bad_hello__is_ended),
         TEST(session__garbage__is_ended),
+        TEST(session__half_a_million_empty_blocks__is_ended),
         TEST(session__lane_does_not_come__is_ended),
         TEST(session__the_same_consumer_again__ends_the_older_one),
         TEST(read__what_no_read_may_say__ends_the_session),
@@ -550,6 +594,7 @@ int main(void)
         TEST(drain__session_with_a_lease__ends_when_that_is_released),
         TEST(drain__queued_read__is_refused_and_its_session_ends),
         TEST(lookup__keys_of_every_kind__are_answered_in_order),
+        TEST(lookup__half_a_million_empty_keys__is_invalid),
     };
     return cmocka_run_group_tests_name("server/peers", tests, NULL, NULL);
 }

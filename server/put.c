@@ -7,6 +7,17 @@
 
 static void reused(struct puts *puts, struct kvf_entry *entry);
 
+static void set_state(struct put *put, enum put_state to)
+{
+    static const bool allowed[][PUT_WRITING + 1] = {
+        [PUT_OPEN] = {[PUT_QUARANTINED] = true, [PUT_WRITING] = true},
+        [PUT_QUARANTINED] = {false},
+        [PUT_WRITING] = {false},
+    };
+    kvf_assert(allowed[put->state][to]);
+    put->state = to;
+}
+
 static struct kvf_status put_fail(enum kvf_code code)
 {
     return kvf_fail(KVF_MODULE_SERVER, code, 0);
@@ -183,6 +194,7 @@ static void return_charge(struct put *put)
 
 void put_abort(struct put *put)
 {
+    kvf_assert(put->state != PUT_WRITING);
     if (put->state == PUT_QUARANTINED)
         put->puts->quarantine_bytes -= put->entry->extent.bytes;
     kvf_list_remove(&put->node);
@@ -192,8 +204,7 @@ void put_abort(struct put *put)
 
 void put_quarantine(struct put *put)
 {
-    kvf_assert(put->state == PUT_OPEN);
-    put->state = PUT_QUARANTINED;
+    set_state(put, PUT_QUARANTINED);
     put->puts->quarantine_bytes += put->entry->extent.bytes;
     kvf_index_unlink(put->puts->index, put->entry);
 }
@@ -260,7 +271,7 @@ static void write_ended(struct kvf_append *append, struct kvf_status status,
 static void start_write(struct put *put)
 {
     struct kvf_entry *entry = put->entry;
-    put->state = PUT_WRITING;
+    set_state(put, PUT_WRITING);
     put->sequence = ++put->puts->next_sequence;
     kvf_list_push_back(&put->puts->writing, &put->node);
     entry->dirty = true;

@@ -25,8 +25,8 @@ struct puts {
     struct kvf_admission *admission;
     struct kvf_store *store; /* NULL: no SSD tier */
     struct kvf_counters *counters;
-    bool
-        write_at_reuse; /* --ssd-write-policy reuse: not at commit, but at the second put or the first hit */
+    /* --ssd-write-policy reuse: not at commit, but at the second put or the first hit. */
+    bool write_at_reuse;
 
     struct kvf_list writing; /* struct put, in order of commit */
     struct kvf_list syncs;
@@ -37,9 +37,9 @@ struct puts {
 void puts_init(struct puts *puts);
 
 enum put_state {
-    PUT_OPEN = 0,
-    PUT_QUARANTINED, /* its engine's connection is gone, its process perhaps not */
-    PUT_WRITING,
+    PUT_OPEN = 0,    /* from its place on; to be finished, aborted or quarantined */
+    PUT_QUARANTINED, /* its engine's connection is gone, its process perhaps not; to be aborted */
+    PUT_WRITING,     /* committed; it ends with its write */
 };
 
 /* One block on its way in. Belongs to the engine's context while OPEN, to put.c while WRITING. */
@@ -93,14 +93,14 @@ void put_abort(struct put *put);
 /* The engine's connection is gone: the key is free at once, the memory only with put_abort. */
 void put_quarantine(struct put *put);
 
-/* Write a READY, resident block to SSD unless it is there or on the way. `now` writes it whatever is dirty; else a full
- * dirty class lets the chance pass. */
+/* Write a READY, resident block to SSD unless it is there or on the way. `now` writes it whatever is
+ * dirty; else a full dirty class lets the chance pass. */
 void put_keep(struct puts *puts, struct kvf_entry *entry, bool now);
 /* Write every block that was put here and is in DRAM only. */
 void put_keep_all(struct puts *puts);
 
-/* Wait until all that is being written now is durable. `done` runs once, perhaps inside the call.
- */
+/* Wait until all that is being written now is durable. `done` runs once, perhaps inside
+ * kvf_sync_start. */
 struct kvf_sync {
     void (*done)(struct kvf_sync *sync);
     uint64_t blocks, bytes; /* that it waited for */

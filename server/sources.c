@@ -1,6 +1,6 @@
 #include "server/sources.h"
 
-#include "server/address.h"
+#include "base/address.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,16 +66,15 @@ static void close_slot(struct slot *slot)
     kvf_source_close(slot->source, source_closed, slot);
 }
 
-static void close_where(struct kvf_sources *sources, bool idle_only, size_t most)
+/* The one that was used least recently. */
+static void close_an_idle_one(struct kvf_sources *sources)
 {
-    kvf_list_for_each_safe (node, &sources->slots) {
+    kvf_list_for_each (node, &sources->slots) {
         struct slot *slot = kvf_container(node, struct slot, node);
-        if (most == 0)
+        if (slot->state == SLOT_OPEN && kvf_source_is_idle(slot->source)) {
+            close_slot(slot);
             return;
-        if (slot->state == SLOT_CLOSING || (idle_only && !kvf_source_is_idle(slot->source)))
-            continue;
-        close_slot(slot);
-        most--;
+        }
     }
 }
 
@@ -95,7 +94,7 @@ static struct kvf_status add(struct kvf_sources *sources, const char *address, c
 {
     KVF_TRY(judge_address(sources, address));
     if (sources->count >= KVF_SOURCES_MAX)
-        close_where(sources, true, 1);
+        close_an_idle_one(sources);
     if (sources->closing || sources->count > KVF_SOURCES_MAX)
         return kvf_fail(KVF_MODULE_SERVER, KVF_UNAVAILABLE, 0);
     struct slot *slot = calloc(1, sizeof(*slot));
@@ -136,11 +135,6 @@ struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *addr
     return kvf_ok();
 }
 
-void kvf_sources_close_idle(struct kvf_sources *sources)
-{
-    close_where(sources, true, SIZE_MAX);
-}
-
 void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context)
 {
     sources->closing = true;
@@ -148,8 +142,8 @@ void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context
     sources->context = context;
     if (sources->count == 0)
         kvf_loop_post(sources->options.source.loop, &sources->closed_post);
-    else
-        close_where(sources, false, SIZE_MAX);
+    kvf_list_for_each_safe (node, &sources->slots)
+        close_slot(kvf_container(node, struct slot, node));
 }
 
 struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,

@@ -1,6 +1,6 @@
 /* The sources that this daemon pulls from: one kvf_source per (address, tenant), made when first
- * asked for, closed when idle ones must make room or the daemon ends. Owner thread: the Manager's.
- */
+ * asked for, closed when idle ones must make room or the daemon ends. Owner thread: the
+ * Manager's. */
 #ifndef KVFERRY_SERVER_SOURCES_H
 #define KVFERRY_SERVER_SOURCES_H
 
@@ -16,13 +16,11 @@ struct kvf_sources_options {
 
 KVF_MUST_USE struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
                                                   struct kvf_sources **give);
-/* UNAVAILABLE: too many are busy, or we are closing. INVALID: no HOST:PORT. DENIED: not on loopback, and no TLS. *source is borrowed until the loop's next
- * turn, or as long as a pull or look-up on it is open. The tenant is the first tenant_bytes of ns.
- */
+/* UNAVAILABLE: too many are busy, or we are closing. INVALID: no HOST:PORT. DENIED: not on loopback,
+ * and no TLS. *source is borrowed until the loop's next turn, or as long as a pull or look-up on it
+ * is open. The tenant is that of the namespace ns. */
 KVF_MUST_USE struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address,
                                                 const char *ns, struct kvf_source **source);
-/* Close those that have nothing open. */
-void kvf_sources_close_idle(struct kvf_sources *sources);
 /* Close all; `closed` runs once, from the loop, when nothing of theirs is in flight. */
 void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context);
 /* After `closed`, or before anything was ever found. NULL is fine. */

@@ -140,13 +140,14 @@ static void add_drive(struct json *json, cJSON *array, const struct kvf_drive_st
     json->ok = cJSON_AddBoolToObject(object, "read_only", drive->read_only) != NULL && json->ok;
 }
 
-static void add_traffic(struct json *json, cJSON *root, const struct kvf_counters *counters)
+static void add_traffic(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
+    const struct kvf_counters *counters = &stats->counters;
     cJSON *pull = add_object(json, root, "pull");
-    add_number(json, pull, "reads", counters->pull.reads);
-    add_number(json, pull, "blocks", counters->pull.blocks);
-    add_number(json, pull, "bytes", counters->pull.bytes);
-    add_number(json, pull, "misses", counters->pull.misses);
+    add_number(json, pull, "reads", stats->pull.reads);
+    add_number(json, pull, "blocks", stats->pull.blocks);
+    add_number(json, pull, "bytes", stats->pull.bytes);
+    add_number(json, pull, "misses", stats->pull.misses);
     cJSON *serve = add_object(json, root, "serve");
     add_number(json, serve, "reads", counters->serve.reads);
     add_number(json, serve, "blocks", counters->serve.blocks);
@@ -170,7 +171,7 @@ static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *s
     add_number(json, query, "bytes", stats->query.bytes);
     add_number(json, query, "peak_bytes", stats->query.peak_bytes);
     add_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
-    add_number(json, query, "waited", stats->counters.queries_waited);
+    add_number(json, query, "waited", stats->query.waited);
     add_number(json, root, "coalesced_loads", stats->counters.coalesced_loads);
 }
 
@@ -197,7 +198,7 @@ char *kvf_stats_json(const struct kvf_stats *stats)
     add_number(&json, root, "boot_epoch", stats->boot_epoch);
     add_text(&json, root, "transport", stats->transport);
     add_number(&json, root, "read_batch_mib", stats->read_batch_mib);
-    add_traffic(&json, root, &stats->counters);
+    add_traffic(&json, root, stats);
     add_memory(&json, root, stats);
     cJSON *ssd = stats->drive_count > 0 ? cJSON_AddArrayToObject(root, "ssd") : NULL;
     json.ok = (ssd != NULL || stats->drive_count == 0) && json.ok;
@@ -266,7 +267,7 @@ static void print_queries(FILE *out, const struct kvf_stats *stats)
             *at = (char)tolower((unsigned char)*at);
         labelled(out, "misses_total", "reason", reason, counters->misses[code]);
     }
-    counter(out, "queries_waited_total", counters->queries_waited,
+    counter(out, "queries_waited_total", stats->query.waited,
             "Gets and Reads that waited for their reservation");
     counter(out, "coalesced_loads_total", counters->coalesced_loads,
             "Blocks that joined a load of somebody else");
@@ -276,12 +277,13 @@ static void print_queries(FILE *out, const struct kvf_stats *stats)
           "The most that one instance held since start");
 }
 
-static void print_traffic(FILE *out, const struct kvf_counters *counters)
+static void print_traffic(FILE *out, const struct kvf_stats *stats)
 {
-    counter(out, "pull_reads_total", counters->pull.reads, "Reads as the consumer that got grants");
-    counter(out, "pull_blocks_total", counters->pull.blocks, "Blocks pulled and verified");
-    counter(out, "pull_bytes_total", counters->pull.bytes, "Their bytes");
-    counter(out, "pull_misses_total", counters->pull.misses, "Blocks that a source did not give");
+    const struct kvf_counters *counters = &stats->counters;
+    counter(out, "pull_reads_total", stats->pull.reads, "Reads as the consumer that got grants");
+    counter(out, "pull_blocks_total", stats->pull.blocks, "Blocks pulled and verified");
+    counter(out, "pull_bytes_total", stats->pull.bytes, "Their bytes");
+    counter(out, "pull_misses_total", stats->pull.misses, "Blocks that a source did not give");
     counter(out, "serve_reads_total", counters->serve.reads, "Reads as the source that got grants");
     counter(out, "serve_blocks_total", counters->serve.blocks, "Blocks served");
     counter(out, "serve_bytes_total", counters->serve.bytes, "Their bytes");
@@ -342,8 +344,9 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
     }
     counter(out, "ssd_read_sets_total", sum.read_sets, "Sets of blocks read together");
     counter(out, "ssd_read_sqes_total", sum.read_sqes, "Pieces of reads handed to the kernel");
-    counter(out, "ssd_registrations_total", sum.registrations,
-            "Registrations of fixed buffers, ring by ring");
+    counter(
+        out, "ssd_registrations_total", sum.registrations,
+        "Registrations that pinned the pool: one where the kernel can share it, else one per ring");
     head(out, "ssd_payload_bytes_total", "counter", "Bytes of blocks read and written");
     labelled(out, "ssd_payload_bytes_total", "op", "read", sum.read_payload_bytes);
     labelled(out, "ssd_payload_bytes_total", "op", "write", sum.write_payload_bytes);
@@ -422,7 +425,7 @@ char *kvf_stats_metrics(const struct kvf_stats *stats)
     if (out == NULL)
         return NULL;
     print_queries(out, stats);
-    print_traffic(out, &stats->counters);
+    print_traffic(out, stats);
     print_pool(out, stats);
     bool ok = print_ssd(out, stats);
     print_stages(out, &stats->counters);

@@ -1,6 +1,6 @@
-/* What an operator can see of a daemon: one snapshot, filled by the Manager's thread, rendered as `stat --json` and as
- * /metrics from the same numbers. A part that does not run is absent: `has_*` says so. Bytes and counts since start
- * unless said otherwise. */
+/* What an operator can see of a daemon: one snapshot, filled by the Manager's thread, rendered as
+ * `stat --json` and as /metrics from the same numbers. Without an SSD tier (no drives) what belongs
+ * to it is absent. Bytes and counts since start unless said otherwise. */
 #ifndef KVFERRY_SERVER_STATS_H
 #define KVFERRY_SERVER_STATS_H
 
@@ -58,17 +58,14 @@ struct kvf_drain_gauges {
     uint64_t quarantine_bytes;
 };
 
+/* What the parts count into as they go. */
 struct kvf_counters {
-    struct {
-        uint64_t reads, blocks, bytes, misses;
-    } pull; /* as the consumer */
     struct {
         uint64_t reads, blocks, bytes, busy;
     } serve; /* as the source */
     struct {
         uint64_t blocks, exists, busy;
     } puts;
-    uint64_t queries_waited;
     uint64_t coalesced_loads;
     uint64_t hits[KVF_HIT_COUNT];
     uint64_t misses[KVF_CODE_COUNT]; /* by reason: a status code, rendered in lower case */
@@ -81,14 +78,18 @@ struct kvf_stats {
     const char *state;    /* STARTING, READY, DRAINING, CLOSED */
     const char *degraded; /* NULL, or why READY is not the whole truth (a drive is read-only) */
     uint64_t boot_epoch;
-    const char *transport; /* "tcp"; "none" without --listen */
+    const char *transport; /* "tcp", "verbs" or "ucx" */
     uint64_t read_batch_mib;
     struct kvf_counters counters;
+    struct {
+        uint64_t reads, blocks, bytes, misses;
+    } pull; /* as the consumer */
     struct {
         uint64_t bytes, dirty, pull, serve, clean;
     } pool; /* bytes: the whole; the classes: charged now; clean: cached and unpinned now */
     struct {
         uint64_t bytes, peak_bytes, peak_instance_bytes;
+        uint64_t waited; /* Gets and Reads that were not admitted at once */
     } query;
     struct kvf_drain_gauges drain;
     const struct kvf_drive_stats *drives; /* drive_count of them; none: no SSD tier */
@@ -99,7 +100,8 @@ struct kvf_stats {
 char *kvf_stats_json(const struct kvf_stats *stats);
 /* Prometheus text format 0.0.4, malloc'ed; NULL when memory is out. */
 char *kvf_stats_metrics(const struct kvf_stats *stats);
-/* `query_bytes=0 leases=0 ...`: the seven gauges for the last log line. Writes at most `room` bytes. */
+/* `query_bytes=0 leases=0 ...`: the seven gauges for the last log line. Writes at most `room`
+ * bytes. */
 void kvf_drain_gauges_text(const struct kvf_stats *stats, char *text, size_t room);
 
 #endif

@@ -124,14 +124,14 @@ static void json__each_number__comes_from_its_field(void **state)
     struct kvf_stats stats = empty();
     stats.boot_epoch = 1;
     stats.read_batch_mib = 2;
-    stats.counters.pull.reads = 3;
-    stats.counters.pull.misses = 4;
+    stats.pull.reads = 3;
+    stats.pull.misses = 4;
     stats.counters.serve.bytes = 5;
     stats.counters.serve.busy = 6;
     stats.counters.puts.exists = 7;
     stats.pool.clean = 8;
     stats.query.peak_instance_bytes = 9;
-    stats.counters.queries_waited = 10;
+    stats.query.waited = 10;
     stats.counters.coalesced_loads = 11;
     stats.drain.quarantine_bytes = 12;
     stats.drain.leases = 13;
@@ -162,7 +162,7 @@ static void json__numbers_beyond_doubles__stay_exact(void **state)
     (void)state;
     struct kvf_stats stats = empty();
     stats.boot_epoch = UINT64_MAX;
-    stats.counters.pull.bytes = (UINT64_C(1) << 53) + 1;
+    stats.pull.bytes = (UINT64_C(1) << 53) + 1;
     char *text = kvf_stats_json(&stats);
     assert_non_null(text);
     assert_non_null(strstr(text, "\"boot_epoch\":18446744073709551615,"));

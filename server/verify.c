@@ -3,7 +3,6 @@
 #include "base/block.h"
 #include "storage/storage.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 
 #define NAMED_MAX 20 /* damages; a broken drive would fill the screen */
@@ -36,21 +35,6 @@ static void say_progress(void *context, const struct kvf_verify_result *result)
     (void)fflush(verify->progress);
 }
 
-/* As it is typed at the kvferry command: literal where every byte can be shown, else hex:. */
-static void say_key(FILE *out, const struct kvf_key *key)
-{
-    bool plain = true;
-    for (size_t i = 0; i < key->length; i++)
-        plain &= isgraph(key->bytes[i]) != 0;
-    if (plain) {
-        (void)fprintf(out, "%.*s", (int)key->length, (const char *)key->bytes);
-        return;
-    }
-    (void)fputs("hex:", out);
-    for (size_t i = 0; i < key->length; i++)
-        (void)fprintf(out, "%02x", key->bytes[i]);
-}
-
 static void say_damage(void *context, const struct kvf_verify_damage *damage)
 {
     struct verify *verify = context;
@@ -59,8 +43,9 @@ static void say_damage(void *context, const struct kvf_verify_damage *damage)
     (void)fprintf(verify->progress, "kvferryd: verify: %s/%s, offset %" PRIu64 ": %s", damage->path,
                   damage->file, damage->offset, damage->what);
     if (damage->record != NULL) {
-        (void)fprintf(verify->progress, ": %s ", damage->record->namespace);
-        say_key(verify->progress, &damage->record->key);
+        char key[KVF_KEY_TEXT_ROOM];
+        kvf_key_text(&damage->record->key, key);
+        (void)fprintf(verify->progress, ": %s %s", damage->record->namespace, key);
     }
     (void)fputc('\n', verify->progress);
     if (verify->named == NAMED_MAX)

@@ -1,5 +1,5 @@
-/* kvferryd --verify: every record of the SSD paths against its checksum, without a daemon. Says on `report` what was
- * found and on `progress` how far it is and what is damaged. */
+/* kvferryd --verify: every record of the SSD paths against its checksum, without a daemon. Says on
+ * `report` what was found and on `progress` how far it is and what is damaged. */
 #ifndef KVFERRY_SERVER_VERIFY_H
 #define KVFERRY_SERVER_VERIFY_H
 

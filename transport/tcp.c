@@ -1,6 +1,7 @@
 /* The tcp transport as its owner sees it: threads, listening, inviting, connecting. */
 #include "transport/tcp.h"
 
+#include "base/address.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -83,60 +84,16 @@ static void tcp_close(struct kvf_transport *base)
 
 /* ---- addresses ---- */
 
-static bool is_port(const char *text)
+/* On success the caller frees *found. */
+static struct kvf_status resolve(const char *text, bool to_listen, struct addrinfo **found)
 {
-    char *end;
-    unsigned long port = strtoul(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && port <= UINT16_MAX;
-}
-
-/* "HOST:PORT" or "[HOST]:PORT". On success the caller frees *found. */
-static struct kvf_status resolve(const char *address, int flags, struct addrinfo **found)
-{
-    char host[256];
-    const char *colon = strrchr(address, ':');
-    if (colon == NULL || colon == address || (size_t)(colon - address) >= sizeof(host) ||
-        !is_port(colon + 1))
+    struct kvf_address address;
+    if (!kvf_address_parse(text, &address))
         return lane_fail(KVF_INVALID, 0);
-    size_t bytes = (size_t)(colon - address);
-    if (address[0] == '[' && colon[-1] == ']') {
-        address++;
-        bytes -= 2;
-    }
-    memcpy(host, address, bytes);
-    host[bytes] = '\0';
-    struct addrinfo hints = {.ai_flags = flags | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-    int error = getaddrinfo(host, colon + 1, &hints, found);
+    int error = kvf_address_resolve(&address, to_listen, found);
     if (error == 0)
         return kvf_ok();
     return lane_fail(KVF_UNAVAILABLE, error == EAI_SYSTEM ? errno : 0);
-}
-
-static int bound_port(int fd)
-{
-    struct sockaddr_storage address;
-    socklen_t bytes = sizeof(address);
-    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
-        return -1;
-    if (address.ss_family == AF_INET6)
-        return ntohs(((struct sockaddr_in6 *)(void *)&address)->sin6_port);
-    return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
-}
-
-/* A listening socket, or -1 and errno. */
-static int listen_on(const struct addrinfo *at)
-{
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    int one = 1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    (void)close(fd);
-    errno = error;
-    return -1;
 }
 
 static struct kvf_status tcp_listen(struct kvf_transport *base, const char *address,
@@ -145,17 +102,17 @@ static struct kvf_status tcp_listen(struct kvf_transport *base, const char *addr
     struct tcp_transport *transport = tcp_transport_of(base);
     kvf_assert(transport->port < 0);
     struct addrinfo *found = NULL;
-    struct kvf_status status = resolve(address, AI_PASSIVE, &found);
+    struct kvf_status status = resolve(address, true, &found);
     if (!kvf_is_ok(status))
         return kvf_why_set(why, status, "cannot listen for lanes on %.200s: not a HOST:PORT here",
                            address);
-    int fd = listen_on(found);
+    int fd = kvf_address_listen(found->ai_addr, found->ai_addrlen, BACKLOG);
     int error = errno;
     freeaddrinfo(found);
     if (fd < 0)
         return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
                            "cannot listen for lanes on %.200s: %s", address, strerror(error));
-    transport->port = bound_port(fd);
+    transport->port = kvf_address_bound_port(fd);
     tcp_listener_start(transport, fd);
     return kvf_ok();
 }
@@ -239,7 +196,7 @@ static struct kvf_status tcp_connect(struct kvf_transport *base, const char *add
                                      struct kvf_lane **give)
 {
     struct addrinfo *found = NULL;
-    KVF_TRY(resolve(address, 0, &found));
+    KVF_TRY(resolve(address, false, &found));
     struct tcp_lane *lane =
         make_lane(tcp_transport_of(base), &tcp_consumer_side, deadline_ns, events, user);
     if (lane != NULL)

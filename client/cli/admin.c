@@ -1,8 +1,10 @@
 #include "client/cli/admin.h"
 
 #include "base/loop.h"
+#include "proto/admin.h"
 #include "proto/admin.pb-c.h"
 #include "proto/rpc/rpc.h"
+#include "proto/scratch.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,12 +15,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+/* The longest answer is one text, a little shorter than a message may be; touched only where used. */
+#define UNPACKED_BYTES (2u << 20)
+
 struct admin {
     struct kvf_loop *loop;
     struct kvf_rpc *rpc;
     struct kvf_rpc_channel *channel;
     char run_dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    struct kvf_scratch scratch; /* over `unpacked`: the last answer */
+    uint8_t unpacked[UNPACKED_BYTES];
 };
 
 /* One call, on the caller's stack until `closed`. */
@@ -73,6 +80,7 @@ struct kvf_status admin_open(const char *run_dir, struct admin **give, struct kv
             run_dir, sizeof(admin->path) - sizeof("/engine.sock"));
     }
     (void)snprintf(admin->run_dir, sizeof(admin->run_dir), "%s", run_dir);
+    kvf_scratch_init(&admin->scratch, admin->unpacked, sizeof(admin->unpacked));
     struct kvf_status status = open_parts(admin, why);
     if (!kvf_is_ok(status)) {
         admin_close(admin);
@@ -206,11 +214,11 @@ static struct kvf_status exchange_messages(struct admin *admin, const char *path
     return kvf_ok();
 }
 
-static struct kvf_status take_reply(const struct admin *admin, const struct exchange *exchange,
+static struct kvf_status take_reply(struct admin *admin, const struct exchange *exchange,
                                     struct admin_reply *reply, struct kvf_why *why)
 {
-    Kvferry__AdminReply *message =
-        kvferry__admin_reply__unpack(NULL, exchange->answer_bytes, exchange->answer);
+    const Kvferry__AdminReply *message = kvferry__admin_reply__unpack(
+        kvf_scratch_reset(&admin->scratch), exchange->answer_bytes, exchange->answer);
     if (message == NULL)
         return explain(admin, fail(KVF_PROTOCOL), "an answer that cannot be unpacked", why);
     *reply = (struct admin_reply){.blocks = message->blocks, .bytes = message->bytes};
@@ -221,7 +229,6 @@ static struct kvf_status take_reply(const struct admin *admin, const struct exch
         if (reply->message[0] != '\0')
             (void)kvf_why_set(why, status, "%s", reply->message);
     }
-    kvferry__admin_reply__free_unpacked(message, NULL);
     return status;
 }
 
@@ -243,7 +250,7 @@ struct kvf_status admin_sync(struct admin *admin, bool durable, uint64_t timeout
 {
     Kvferry__SyncRequest request = KVFERRY__SYNC_REQUEST__INIT;
     request.durable = durable;
-    return ask(admin, "/kvferry.Admin/Sync", &request.base, timeout_ms, reply, why);
+    return ask(admin, KVF_ADMIN_SYNC, &request.base, timeout_ms, reply, why);
 }
 
 struct kvf_status admin_evict(struct admin *admin, bool dram, uint64_t timeout_ms,
@@ -251,7 +258,7 @@ struct kvf_status admin_evict(struct admin *admin, bool dram, uint64_t timeout_m
 {
     Kvferry__EvictRequest request = KVFERRY__EVICT_REQUEST__INIT;
     request.dram = dram;
-    return ask(admin, "/kvferry.Admin/Evict", &request.base, timeout_ms, reply, why);
+    return ask(admin, KVF_ADMIN_EVICT, &request.base, timeout_ms, reply, why);
 }
 
 struct kvf_status admin_set_read_batch(struct admin *admin, uint64_t mib, uint64_t timeout_ms,
@@ -259,14 +266,14 @@ struct kvf_status admin_set_read_batch(struct admin *admin, uint64_t mib, uint64
 {
     Kvferry__SetReadBatchRequest request = KVFERRY__SET_READ_BATCH_REQUEST__INIT;
     request.mib = mib;
-    return ask(admin, "/kvferry.Admin/SetReadBatch", &request.base, timeout_ms, reply, why);
+    return ask(admin, KVF_ADMIN_SET_READ_BATCH, &request.base, timeout_ms, reply, why);
 }
 
 struct kvf_status admin_drain(struct admin *admin, uint64_t timeout_ms, struct admin_reply *reply,
                               struct kvf_why *why)
 {
     Kvferry__DrainRequest request = KVFERRY__DRAIN_REQUEST__INIT;
-    return ask(admin, "/kvferry.Admin/Drain", &request.base, timeout_ms, reply, why);
+    return ask(admin, KVF_ADMIN_DRAIN, &request.base, timeout_ms, reply, why);
 }
 
 struct kvf_status admin_stat(struct admin *admin, uint64_t timeout_ms, char **give,
@@ -275,10 +282,11 @@ struct kvf_status admin_stat(struct admin *admin, uint64_t timeout_ms, char **gi
     Kvferry__StatRequest request = KVFERRY__STAT_REQUEST__INIT;
     struct exchange exchange = {0};
     struct kvf_status status =
-        exchange_messages(admin, "/kvferry.Admin/Stat", &request.base, timeout_ms, &exchange, why);
-    Kvferry__StatReply *message = NULL;
+        exchange_messages(admin, KVF_ADMIN_STAT, &request.base, timeout_ms, &exchange, why);
+    const Kvferry__StatReply *message = NULL;
     if (kvf_is_ok(status)) {
-        message = kvferry__stat_reply__unpack(NULL, exchange.answer_bytes, exchange.answer);
+        message = kvferry__stat_reply__unpack(kvf_scratch_reset(&admin->scratch),
+                                              exchange.answer_bytes, exchange.answer);
         if (message == NULL)
             status = explain(admin, fail(KVF_PROTOCOL), "an answer that cannot be unpacked", why);
     }
@@ -286,7 +294,6 @@ struct kvf_status admin_stat(struct admin *admin, uint64_t timeout_ms, char **gi
         *give = strdup(message->json);
         status = *give == NULL ? fail(KVF_NO_MEMORY) : kvf_ok();
     }
-    kvferry__stat_reply__free_unpacked(message, NULL);
     free(exchange.answer);
     return status;
 }

@@ -2,6 +2,7 @@
 
 #include "base/loop.h"
 #include "base/test.h"
+#include "proto/admin.h"
 #include "proto/admin.pb-c.h"
 #include "proto/rpc/rpc.h"
 
@@ -100,11 +101,11 @@ static const struct kvf_rpc_events evict_events = {.message = on_evict};
 static const struct kvf_rpc_events silent_events = {.message = no_message};
 
 static const struct kvf_rpc_method methods[] = {
-    {"/kvferry.Admin/Stat", on_call, (void *)(uintptr_t)&stat_events},
-    {"/kvferry.Admin/Sync", on_call, (void *)(uintptr_t)&sync_events},
-    {"/kvferry.Admin/SetReadBatch", on_call, (void *)(uintptr_t)&set_events},
-    {"/kvferry.Admin/Evict", on_call, (void *)(uintptr_t)&evict_events},
-    {"/kvferry.Admin/Drain", on_call, (void *)(uintptr_t)&silent_events},
+    {KVF_ADMIN_STAT, on_call, (void *)(uintptr_t)&stat_events},
+    {KVF_ADMIN_SYNC, on_call, (void *)(uintptr_t)&sync_events},
+    {KVF_ADMIN_SET_READ_BATCH, on_call, (void *)(uintptr_t)&set_events},
+    {KVF_ADMIN_EVICT, on_call, (void *)(uintptr_t)&evict_events},
+    {KVF_ADMIN_DRAIN, on_call, (void *)(uintptr_t)&silent_events},
 };
 
 static void stopped(void *context)

@@ -70,8 +70,8 @@ static void report_missing(struct fetch *fetch, const struct kvf_get_block *bloc
 
 static void take_block(struct fetch *fetch, const struct kvf_get_block *block)
 {
-    char key[NAMES_KEY_ROOM], name[FILES_NAME_ROOM], path[PATH_MAX];
-    names_key_text(&block->key, key);
+    char key[KVF_KEY_TEXT_ROOM], name[FILES_NAME_ROOM], path[PATH_MAX];
+    kvf_key_text(&block->key, key);
     if (block->code != KVF_OK) {
         report_missing(fetch, block, key);
         return;

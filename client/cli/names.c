@@ -1,8 +1,8 @@
 #include "client/cli/names.h"
 
-#include <ctype.h>
+#include "base/address.h"
+
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static struct kvf_status invalid(void)
@@ -68,15 +68,8 @@ struct kvf_status names_namespace(const char *text, struct kvf_why *why)
 
 struct kvf_status names_address(const char *option, const char *text, struct kvf_why *why)
 {
-    const char *colon = strrchr(text, ':');
-    uint64_t port;
-    bool good = colon != NULL && colon != text &&
-                kvf_is_ok(names_number(option, colon + 1, 1, 65535, &port, NULL));
-    if (good && text[0] == '[')
-        good = colon[-1] == ']' && colon - text > 2;
-    else if (good)
-        good = memchr(text, ':', (size_t)(colon - text)) == NULL;
-    if (good)
+    struct kvf_address address;
+    if (kvf_address_parse(text, &address) && address.port > 0)
         return kvf_ok();
     return kvf_why_set(
         why, invalid(),
@@ -95,19 +88,4 @@ struct kvf_status names_number(const char *option, const char *text, uint64_t le
                            option, text, (unsigned long long)least, (unsigned long long)most);
     *number = value;
     return kvf_ok();
-}
-
-void names_key_text(const struct kvf_key *key, char text[NAMES_KEY_ROOM])
-{
-    bool plain = key->length < 4 || memcmp(key->bytes, "hex:", 4) != 0;
-    for (unsigned i = 0; i < key->length; i++)
-        plain = plain && isascii(key->bytes[i]) && isgraph(key->bytes[i]);
-    if (plain) {
-        memcpy(text, key->bytes, key->length);
-        text[key->length] = '\0';
-        return;
-    }
-    memcpy(text, "hex:", 5);
-    for (unsigned i = 0; i < key->length; i++)
-        (void)snprintf(text + 4 + 2 * (size_t)i, 3, "%02x", key->bytes[i]);
 }

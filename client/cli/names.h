@@ -7,7 +7,8 @@
 
 #include <stddef.h>
 
-/* Literal bytes, or "hex:" and an even number of hex digits; 1 to 64 bytes. INVALID: *why names it and the remedy. */
+/* Literal bytes, or "hex:" and an even number of hex digits; 1 to 64 bytes; what kvf_key_text says
+ * comes back as the same key. INVALID: *why names it and the remedy. */
 KVF_MUST_USE struct kvf_status names_key(const char *text, struct kvf_key *key,
                                          struct kvf_why *why);
 KVF_MUST_USE struct kvf_status names_namespace(const char *text, struct kvf_why *why);
@@ -17,9 +18,5 @@ KVF_MUST_USE struct kvf_status names_address(const char *option, const char *tex
 /* A decimal number, nothing else around it. `option` is for *why. */
 KVF_MUST_USE struct kvf_status names_number(const char *option, const char *text, uint64_t least,
                                             uint64_t most, uint64_t *number, struct kvf_why *why);
-
-/* A key as names_key takes it back: as it is when it is printable ASCII, else hex:... */
-#define NAMES_KEY_ROOM (4 + 2 * KVF_KEY_MAX_BYTES + 1)
-void names_key_text(const struct kvf_key *key, char text[NAMES_KEY_ROOM]);
 
 #endif

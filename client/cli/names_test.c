@@ -93,16 +93,16 @@ static void key_text__any_key__reads_back(void **state)
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         struct kvf_key key, again;
         struct kvf_why why;
-        char text[NAMES_KEY_ROOM];
+        char text[KVF_KEY_TEXT_ROOM];
         assert_true(kvf_key_set(&key, keys[i], strlen(keys[i])));
-        names_key_text(&key, text);
+        kvf_key_text(&key, text);
         assert_true(kvf_is_ok(names_key(text, &again, &why)));
         assert_true(kvf_key_equal(&key, &again));
     }
     struct kvf_key key;
-    char text[NAMES_KEY_ROOM];
+    char text[KVF_KEY_TEXT_ROOM];
     assert_true(kvf_key_set(&key, "plain", 5));
-    names_key_text(&key, text);
+    kvf_key_text(&key, text);
     assert_string_equal(text, "plain");
 }
 

@@ -92,8 +92,8 @@ static enum words_exit write_block(struct kvf_client *client, struct kvf_put *pu
 static enum words_exit print_result(const struct cli_options *options, const char *ns,
                                     const struct kvf_put *put, const char *result)
 {
-    char key[NAMES_KEY_ROOM];
-    names_key_text(&put->key, key);
+    char key[KVF_KEY_TEXT_ROOM];
+    kvf_key_text(&put->key, key);
     if (!options->json) {
         if (put->code == KVF_EXISTS)
             return puts(result) < 0 ? WORDS_EXIT_FAILED : WORDS_EXIT_OK;

@@ -1,4 +1,4 @@
-/* Parts: memory for unpacked messages, life, sending, receiving and sorting, asking, what the other
+/* Parts: life, time, sending, receiving and sorting, asking, what the other
  * files share. */
 #include "client/engine/dialog.h"
 
@@ -14,49 +14,23 @@
 #define TELL_TIMEOUT_MS 5000u
 #define DRAIN_MESSAGES 1024u
 
-/* ---- memory for unpacked messages: reset at every message, never freed piece by piece ---- */
-
-static void *scratch_alloc(void *context, size_t bytes)
-{
-    struct kvf_client *client = context;
-    size_t rounded = (bytes + 15) & ~(size_t)15;
-    if (rounded < bytes || rounded > DIALOG_SCRATCH_BYTES - client->scratch_used)
-        return NULL;
-    void *memory = client->scratch + client->scratch_used;
-    client->scratch_used += rounded;
-    return memory;
-}
-
-static void scratch_free(void *context, void *memory)
-{
-    (void)context;
-    (void)memory;
-}
-
-static Kvferry__EngineReply *unpack(struct kvf_client *client, size_t length)
-{
-    ProtobufCAllocator allocator = {
-        .alloc = scratch_alloc, .free = scratch_free, .allocator_data = client};
-    client->scratch_used = 0;
-    return kvferry__engine_reply__unpack(&allocator, length, client->in);
-}
-
 /* ---- life ---- */
 
 struct kvf_status dialog_create(int fd, struct kvf_client **give)
 {
     struct kvf_client *client = calloc(1, sizeof(*client));
-    void *scratch = mmap(NULL, DIALOG_SCRATCH_BYTES, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (client == NULL || scratch == MAP_FAILED) {
-        if (scratch != MAP_FAILED)
-            (void)munmap(scratch, DIALOG_SCRATCH_BYTES);
+    void *unpacked = mmap(NULL, DIALOG_UNPACKED_BYTES, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (client == NULL || unpacked == MAP_FAILED) {
+        if (unpacked != MAP_FAILED)
+            (void)munmap(unpacked, DIALOG_UNPACKED_BYTES);
         free(client);
         (void)close(fd);
         return kvf_fail(KVF_MODULE_CLIENT, KVF_NO_MEMORY, 0);
     }
     client->fd = fd;
-    client->scratch = scratch;
+    client->unpacked = unpacked;
+    kvf_scratch_init(&client->scratch, unpacked, DIALOG_UNPACKED_BYTES);
     client->grace_ms = DIALOG_GRACE_MS;
     for (size_t i = 0; i < DIALOG_BLOCKS; i++) {
         kvferry__engine_name__init(&client->names[i]);
@@ -86,7 +60,7 @@ void dialog_destroy(struct kvf_client *client)
     for (size_t i = 0; i < client->arena_count; i++)
         kvf_arena_close(&client->arenas[i]);
     free(client->arenas);
-    (void)munmap(client->scratch, DIALOG_SCRATCH_BYTES);
+    (void)munmap(client->unpacked, DIALOG_UNPACKED_BYTES);
     free(client);
 }
 
@@ -233,7 +207,7 @@ static struct kvf_status receive(struct kvf_client *client, Kvferry__EngineReply
         end(client);
         return status;
     }
-    *reply = unpack(client, length);
+    *reply = kvferry__engine_reply__unpack(kvf_scratch_reset(&client->scratch), length, client->in);
     return *reply != NULL ? kvf_ok() : dialog_protocol_error(client);
 }
 

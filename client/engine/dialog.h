@@ -17,13 +17,14 @@
 #include "client/engine/kvferry.h"
 #include "client/engine/wire.h"
 #include "proto/engine.pb-c.h"
+#include "proto/scratch.h"
 
 #define DIALOG_BLOCKS KVF_WIRE_MAX_BLOCKS /* of one request */
 #define DIALOG_LATE_MAX 64u               /* requests given up whose answers are still to come */
 /* The daemon answers at the deadline; this long we wait for it to arrive. */
 #define DIALOG_GRACE_MS 2000u
 /* For the unpacked form of any message; touched only where used. */
-#define DIALOG_SCRATCH_BYTES (8u << 20)
+#define DIALOG_UNPACKED_BYTES (8u << 20)
 #define DIALOG_TIMEOUT_MAX_MS (24u * 3600u * 1000u)
 #define DIALOG_SOURCE_MAX_BYTES 320u /* HOST:PORT */
 
@@ -50,8 +51,8 @@ struct kvf_client {
     size_t fd_count;
     uint8_t in[KVF_WIRE_MAX_BYTES];
     uint8_t out[KVF_WIRE_MAX_BYTES];
-    uint8_t *scratch; /* the last message, unpacked */
-    size_t scratch_used;
+    void *unpacked; /* the last message's memory */
+    struct kvf_scratch scratch;
     /* The parts of a request while it is packed. */
     Kvferry__EngineName names[DIALOG_BLOCKS];
     Kvferry__EngineName *name_pointers[DIALOG_BLOCKS];

@@ -3,9 +3,9 @@
 #ifndef KVFERRY_CLIENT_PULL_ADDRESS_H
 #define KVFERRY_CLIENT_PULL_ADDRESS_H
 
-#include <stdbool.h>
+#include "base/address.h"
 
-#define ADDRESS_MAX_BYTES 128
+#define ADDRESS_MAX_BYTES KVF_ADDRESS_TEXT_BYTES
 
 /* Where to connect a lane: `advertised` is the data address of a Welcome ("HOST:PORT"; an empty
  * host means the one that was dialled), `peer` is whom the call has reached, as gRPC says it

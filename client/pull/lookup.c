@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 
-#define LOOKUP_METHOD "/kvferry.Peer/Lookup"
 /* The answer comes out of an index: who takes longer than this is not there. */
 #define LOOKUP_MAX_NS KVF_NS_PER_S
 
@@ -11,6 +10,7 @@ static void ask(struct kvf_lookup *lookup);
 
 static uint32_t page_count(const struct kvf_lookup *lookup)
 {
+    _Static_assert(WIRE_MAX_BLOCKS <= KVF_PEER_MAX_LOOKUP_KEYS, "a page is one Lookup");
     uint32_t left = lookup->block_count - lookup->first;
     return left < WIRE_MAX_BLOCKS ? left : WIRE_MAX_BLOCKS;
 }
@@ -142,7 +142,7 @@ static struct kvf_status start_call(struct kvf_lookup *lookup, uint64_t left_ns)
                                      &source->lookup_channel, NULL));
     uint64_t limit_ns = left_ns < LOOKUP_MAX_NS ? left_ns : LOOKUP_MAX_NS;
     uint64_t limit_ms = (limit_ns + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
-    return kvf_rpc_call_start(source->lookup_channel, LOOKUP_METHOD, limit_ms, &events, lookup,
+    return kvf_rpc_call_start(source->lookup_channel, KVF_PEER_LOOKUP, limit_ms, &events, lookup,
                               &lookup->call);
 }
 

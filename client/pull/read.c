@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A Read that is this much over its deadline and still open takes its session down, as the source
- * would. */
-#define FORCE_AFTER_NS (2 * KVF_NS_PER_S)
 /* A source that says Committed and then PENDING again is believed this often for one block. */
 #define MAX_COMMITS 4
 #define REASK_PAUSE_MIN_NS (100 * KVF_NS_PER_MS)
@@ -366,7 +363,7 @@ void read_expire(struct pull_read *read)
         results_quarantine(read->pull, slot->block, slot->verdict);
     }
     if (read->lane_open > 0)
-        kvf_timer_start(loop, &read->force, read->pull->deadline_ns + FORCE_AFTER_NS);
+        kvf_timer_start(loop, &read->force, read->pull->deadline_ns + KVF_PEER_RELEASE_GRACE_NS);
     check(read);
 }
 

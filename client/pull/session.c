@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SESSION_METHOD "/kvferry.Peer/Session"
 #define LEAVE_NS KVF_NS_PER_S
 #define MAX_OPEN_READS 256 /* they are searched one by one */
 
@@ -190,7 +189,7 @@ static void set_limits(struct session *session, const Kvferry__Welcome *welcome)
 static struct kvf_status check_welcome(const struct session *session,
                                        const Kvferry__Welcome *welcome)
 {
-    if (welcome->version != WIRE_PEER_VERSION ||
+    if (welcome->version != KVF_PEER_VERSION ||
         strcmp(welcome->transport, kvf_transport_name(session->source->options.transport)) != 0)
         return pull_fail(KVF_UNSUPPORTED);
     if (!source_may_serve(session->source, session->call))
@@ -225,7 +224,7 @@ static void send_hello(struct session *session)
     char *transport = (char *)(uintptr_t)kvf_transport_name(source->options.transport);
     Kvferry__Hello hello = KVFERRY__HELLO__INIT;
     Kvferry__SessionUp up = KVFERRY__SESSION_UP__INIT;
-    hello.version = WIRE_PEER_VERSION;
+    hello.version = KVF_PEER_VERSION;
     hello.tenant = source->tenant;
     hello.purpose =
         source->options.speculative ? KVFERRY__PURPOSE__SPECULATIVE : KVFERRY__PURPOSE__DEMAND;
@@ -258,13 +257,13 @@ struct kvf_status session_start(struct kvf_source *source)
                                                     source->options.tls, &session->channel, NULL);
     if (!kvf_is_ok(status))
         goto free_session;
-    status = kvf_rpc_call_start(session->channel, SESSION_METHOD, 0, &call_events, session,
+    status = kvf_rpc_call_start(session->channel, KVF_PEER_SESSION, 0, &call_events, session,
                                 &session->call);
     if (!kvf_is_ok(status))
         goto close_channel;
     source->session = session;
     kvf_timer_start(source->options.loop, &session->timer,
-                    kvf_clock_now_ns() + SOURCE_HANDSHAKE_NS);
+                    kvf_clock_now_ns() + KVF_PEER_HANDSHAKE_NS);
     send_hello(session);
     return kvf_ok();
 

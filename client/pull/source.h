@@ -7,8 +7,6 @@
 #include "client/pull/pull.h"
 #include "client/pull/wire.h"
 
-#define SOURCE_HANDSHAKE_NS KVF_NS_PER_S /* from the call to the open lane, by contract */
-
 struct session;
 struct pull_read;
 

@@ -1,6 +1,7 @@
 #include "client/pull/source_fixture.h"
 
 #include "base/crc32c.h"
+#include "proto/peer.h"
 #include "proto/peer.pb-c.h"
 
 #include <stdio.h>
@@ -636,8 +637,8 @@ static void lookup_called(struct kvf_rpc_call *call, void *context)
 /* ---- life of the source ---- */
 
 static const struct kvf_rpc_method methods[] = {
-    {.path = "/kvferry.Peer/Session", .called = session_called},
-    {.path = "/kvferry.Peer/Lookup", .called = lookup_called},
+    {.path = KVF_PEER_SESSION, .called = session_called},
+    {.path = KVF_PEER_LOOKUP, .called = lookup_called},
 };
 
 static void note(void *flag)

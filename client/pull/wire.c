@@ -5,32 +5,12 @@
 /* Grants of WIRE_MAX_BLOCKS blocks take about 0.9 MB of structs and protobuf-c's book-keeping. */
 #define IN_BYTES ((size_t)3 << 19)
 
-static void *in_alloc(void *context, size_t bytes)
-{
-    struct wire *wire = context;
-    if (bytes > IN_BYTES)
-        return NULL;
-    bytes = (bytes + 15) & ~(size_t)15;
-    if (bytes > IN_BYTES - wire->in_used)
-        return NULL;
-    void *at = wire->in + wire->in_used;
-    wire->in_used += bytes;
-    return at;
-}
-
-static void in_free(void *context, void *pointer)
-{
-    (void)context;
-    (void)pointer;
-}
-
 struct kvf_status wire_init(struct wire *wire)
 {
-    *wire =
-        (struct wire){.allocator = {.alloc = in_alloc, .free = in_free, .allocator_data = wire}};
-    wire->in = malloc(IN_BYTES);
+    *wire = (struct wire){.in = malloc(IN_BYTES)};
     if (wire->in == NULL)
         return kvf_fail(KVF_MODULE_CLIENT, KVF_NO_MEMORY, 0);
+    kvf_scratch_init(&wire->scratch, wire->in, IN_BYTES);
     return kvf_ok();
 }
 
@@ -114,18 +94,18 @@ struct kvf_bytes wire_pack(struct wire *wire, const ProtobufCMessage *message)
 
 Kvferry__SessionDown *wire_unpack_down(struct wire *wire, struct kvf_bytes bytes)
 {
-    wire->in_used = 0;
     if (bytes.length > KVF_RPC_MAX_MESSAGE_BYTES)
         return NULL;
-    return kvferry__session_down__unpack(&wire->allocator, bytes.length, bytes.data);
+    return kvferry__session_down__unpack(kvf_scratch_reset(&wire->scratch), bytes.length,
+                                         bytes.data);
 }
 
 Kvferry__LookupReply *wire_unpack_lookup(struct wire *wire, struct kvf_bytes bytes)
 {
-    wire->in_used = 0;
     if (bytes.length > KVF_RPC_MAX_MESSAGE_BYTES)
         return NULL;
-    return kvferry__lookup_reply__unpack(&wire->allocator, bytes.length, bytes.data);
+    return kvferry__lookup_reply__unpack(kvf_scratch_reset(&wire->scratch), bytes.length,
+                                         bytes.data);
 }
 
 struct kvf_status wire_status(uint32_t code)

@@ -6,13 +6,14 @@
 
 #include "base/block.h"
 #include "base/status.h"
+#include "proto/peer.h"
 #include "proto/peer.pb-c.h"
 #include "proto/rpc/rpc.h"
+#include "proto/scratch.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_PEER_VERSION 1
 /* Most blocks of one Read or look-up, whatever the source would take. */
 #define WIRE_MAX_BLOCKS 4096u
 /* An upper bound of what one block adds to a Read. */
@@ -30,11 +31,11 @@ struct wire {
     uint32_t *indexes;
     uint32_t block_capacity;
     /* Where an incoming message is unpacked. */
-    uint8_t *in;
-    size_t in_used;
-    ProtobufCAllocator allocator;
+    void *in;
+    struct kvf_scratch scratch;
 };
 
+/* It must not be moved afterwards. */
 KVF_MUST_USE struct kvf_status wire_init(struct wire *wire);
 void wire_fini(struct wire *wire);
 

@@ -1,5 +1,6 @@
 #include "proto/rpc/rpc_internal.h"
 
+#include "base/address.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -153,12 +154,6 @@ bool rpc_address_is_unix(const char *address)
     return strncmp(address, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
 }
 
-static bool is_port(const char *text)
-{
-    size_t length = strspn(text, "0123456789");
-    return length >= 1 && length <= 5 && text[length] == '\0' && atoi(text) <= 65535;
-}
-
 /* gRPC would take far more (xds:, several addresses, a URI with a host of its own): we know what we
  * mean. */
 struct kvf_status rpc_address_check(const char *address, struct kvf_why *why)
@@ -171,11 +166,8 @@ struct kvf_status rpc_address_check(const char *address, struct kvf_why *why)
         return kvf_why_set(why, invalid, "%s: the path of a unix socket has 1 to 107 bytes",
                            address);
     }
-    const char *colon = strrchr(address, ':');
-    size_t host = colon != NULL ? (size_t)(colon - address) : 0;
-    bool bracketed = host > 2 && address[0] == '[' && address[host - 1] == ']';
-    size_t plain = strcspn(address, "/:[]%,?#@");
-    if (colon == NULL || host == 0 || !is_port(colon + 1) || (!bracketed && plain != host))
+    struct kvf_address parsed;
+    if (!kvf_address_parse(address, &parsed))
         return kvf_why_set(why, invalid, "%s: an address is HOST:PORT or unix:/PATH", address);
     return kvf_ok();
 }

@@ -5,10 +5,10 @@
  * handler that nobody registered. */
 #include "proto/rpc/rpc_internal.h"
 
+#include "base/address.h"
 #include "base/clock.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -146,36 +146,27 @@ static bool unix_is_taken(const char *address)
     return taken;
 }
 
-static int try_bind(const struct sockaddr *name, socklen_t length)
+/* What would the kernel say? 0 when it has nothing against it, else an errno. */
+static int try_listen(const struct sockaddr *at, socklen_t bytes)
 {
-    int fd = socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = kvf_address_listen(at, bytes, 1);
     if (fd < 0)
         return errno;
-    int yes = 1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    int error = bind(fd, name, length) == 0 && listen(fd, 1) == 0 ? 0 : errno;
     (void)close(fd);
-    return error;
+    return 0;
 }
 
-/* gRPC says only that it cannot: what would the kernel say? NULL when it has nothing against the
- * address. */
-static const char *why_not_tcp(const char *address)
+/* gRPC says only that it cannot. NULL when there is nothing against the address. */
+static const char *why_not_tcp(const char *text)
 {
-    char host[256] = "";
-    const char *colon = strrchr(address, ':');
-    bool bracketed = address[0] == '[';
-    size_t length = (size_t)(colon - address) - (bracketed ? 2 : 0);
-    if (length >= sizeof(host))
-        return "the name is too long";
-    memcpy(host, address + (bracketed ? 1 : 0), length);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    int error = getaddrinfo(host, colon + 1, &hints, &found);
+    struct kvf_address address;
+    struct addrinfo *found = NULL;
+    kvf_assert(kvf_address_parse(text, &address)); /* rpc_address_check has looked */
+    int error = kvf_address_resolve(&address, true, &found);
     if (error != 0)
         return gai_strerror(error);
-    error = 0;
     for (struct addrinfo *each = found; each != NULL && error == 0; each = each->ai_next)
-        error = try_bind(each->ai_addr, each->ai_addrlen);
+        error = try_listen(each->ai_addr, each->ai_addrlen);
     freeaddrinfo(found);
     return error != 0 ? strerror(error) : NULL;
 }
@@ -184,7 +175,7 @@ static const char *why_not_unix(const char *address)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     strncpy(name.sun_path, address + strlen("unix:"), sizeof(name.sun_path) - 1);
-    int error = try_bind((struct sockaddr *)&name, sizeof(name));
+    int error = try_listen((struct sockaddr *)&name, sizeof(name));
     return error != 0 ? strerror(error) : NULL;
 }
 

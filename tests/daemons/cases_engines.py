@@ -162,6 +162,24 @@ def stop_forces_an_engine_that_stays(case):
     expect_equal(engine.must("close")["detail"], 1, "detail of close")
 
 
+def stop_forces_an_engine_that_still_writes(case):
+    """Its places are never given out again, so nothing has to wait for its process."""
+    a = case.daemon("a", ssd_mib=768, flags=["--drain-timeout-s", "1"])
+    case.start(a)
+    engine = case.engine(a, name="writer")
+    engine.must("begin", NS, 10000, MIB, 0, 4)
+    a.term()
+    a.must_exit(3, seconds=6 * case.slowness)
+    a.judge_gauges()
+
+
+def sync_durable_without_a_drive_is_refused(case):
+    a = case.start(case.daemon("a"))
+    a.put(NS, "k", case.file("in", MIB))
+    a.run("sync", "--durable").must_end_with(1).must_name("sync", "--ssd-path")
+    a.must("sync")
+
+
 def stop_by_drain_wait(case):
     a = case.start(case.daemon("a", ssd_mib=768))
     a.put(NS, "k", case.file("in", 9 * MIB))
