@@ -119,7 +119,7 @@ def no_ssd_tier_counts_what_it_drops(case):
     keys, paths = case.files(3, MIB)
     case.put_files(b, NS, keys, paths)
     expect_equal(b.metric('dropped_blocks_total{reason="no_ssd"}'), 3, "dropped_blocks_total")
-    b.must("sync", "--durable")
+    b.must("sync")
     b.get(NS, *keys)
     b.must("evict", "--dram")
     b.get(NS, "k0", code=4).must_name("k0")
