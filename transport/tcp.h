@@ -16,7 +16,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define TCP_STEP_BYTES (256u << 10) /* most that is received before it is checked */
+#define TCP_LOW_WATER_BYTES                                                                        \
+    (128u << 10)                    /* of a long payload that must be there before we are woken */
+#define TCP_STEP_BYTES (64u << 10)  /* most that is received before it is checked */
 #define TCP_AHEAD_BYTES (64u << 10) /* received ahead, where frames are small */
 #define TCP_SMALL_FRAME_BYTES (32u << 10)
 #define TCP_BATCH_FRAMES 256
@@ -93,6 +95,7 @@ struct tcp_receiver {
     uint32_t left;                /* of the current frame's payload */
     struct kvf_lane_block *block; /* where it goes; NULL: nobody expects it any more */
     bool frames_are_small;
+    int low_water_bytes; /* what the socket was told; 0: nothing yet */
     uint64_t highest_id; /* ever expected */
 };
 

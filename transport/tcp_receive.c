@@ -169,6 +169,18 @@ static uint32_t receive_some(struct tcp_lane *lane, bool *drained)
     return (uint32_t)got;
 }
 
+/* In the middle of a long payload it does not pay to be woken for every segment: the kernel waits until a good part of it
+ * is there. Never more than what this frame still brings, so that the wait surely ends. */
+static void set_low_water(struct tcp_lane *lane)
+{
+    struct tcp_receiver *receiver = &lane->receiver;
+    int bytes = receiver->left >= TCP_LOW_WATER_BYTES ? (int)TCP_LOW_WATER_BYTES : 1;
+    if (bytes == receiver->low_water_bytes)
+        return;
+    if (setsockopt(lane->watch.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0)
+        receiver->low_water_bytes = bytes;
+}
+
 void tcp_receiver_step(struct tcp_lane *lane)
 {
     uint64_t turn = KVF_LANE_PIECE_BYTES;
@@ -176,7 +188,9 @@ void tcp_receiver_step(struct tcp_lane *lane)
     while (!drained && turn > 0) {
         uint32_t got = receive_some(lane, &drained);
         if (got == 0)
-            return;
+            break;
         turn -= least(got, turn);
     }
+    if (drained && lane->watch.active)
+        set_low_water(lane);
 }
