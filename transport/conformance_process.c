@@ -1,0 +1,260 @@
+/* The suite's cases in which the other process dies or stops, and that process itself. */
+#include "transport/conformance_cases.h"
+
+#include "base/clock.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- the other process ---- */
+
+struct invitation {
+    int port;
+    struct kvf_lane_nonces nonces;
+};
+
+struct other {
+    pid_t pid;
+    int to, from;
+};
+
+static struct other start_other(const char *role)
+{
+    int to[2], from[2];
+    assert_int_equal(pipe(to), 0);
+    assert_int_equal(pipe(from), 0);
+    posix_spawn_file_actions_t actions;
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_adddup2(&actions, to[0], 0);
+    (void)posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+    (void)posix_spawn_file_actions_addclose(&actions, to[1]);
+    (void)posix_spawn_file_actions_addclose(&actions, from[0]);
+    char program[] = "/proc/self/exe", argument[16];
+    (void)snprintf(argument, sizeof(argument), "%s", role);
+    char *arguments[] = {program, argument, NULL};
+    struct other other = {.to = to[1], .from = from[0]};
+    assert_int_equal(posix_spawn(&other.pid, program, &actions, NULL, arguments, environ), 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(to[0]);
+    (void)close(from[1]);
+    return other;
+}
+
+static void end_other(struct other *other)
+{
+    (void)kill(other->pid, SIGKILL);
+    (void)waitpid(other->pid, NULL, 0);
+    (void)close(other->to);
+    (void)close(other->from);
+}
+
+static bool consumer_is_open(void *argument)
+{
+    (void)argument;
+    return testbed.consumer.opened;
+}
+
+static bool source_is_open(void *argument)
+{
+    (void)argument;
+    return testbed.source.opened;
+}
+
+static bool half_has_arrived(void *argument)
+{
+    (void)argument;
+    return testbed_stats(&testbed.consumer).received_bytes >= 20 * KVF_MIB;
+}
+
+/* A source in another process that has sent half of each of two blocks and sends no more. */
+static struct other start_source(struct testbed_read *to)
+{
+    struct other other = start_other("source");
+    struct invitation invitation;
+    assert_int_equal(read(other.from, &invitation, sizeof(invitation)), sizeof(invitation));
+    char address[32];
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%d", invitation.port);
+    assert_true(
+        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, &invitation.nonces,
+                                   kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
+                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    testbed_expect(to);
+    assert_int_equal(write(other.to, "r", 1), 1);
+    testbed_wait(consumer_is_open, NULL);
+    testbed_wait(half_has_arrived, NULL);
+    assert_int_equal(to->ended, 0);
+    return other;
+}
+
+static struct other start_consumer(void)
+{
+    struct other other = start_other("consumer");
+    testbed_invite(TESTBED_WAIT_S * 1000);
+    struct invitation invitation = {.port = kvf_transport_port(testbed.source.transport),
+                                    .nonces = testbed.nonces};
+    assert_int_equal(write(other.to, &invitation, sizeof(invitation)), sizeof(invitation));
+    testbed_wait(source_is_open, NULL);
+    char ready;
+    assert_int_equal(read(other.from, &ready, 1), 1);
+    return other;
+}
+
+void death__of_the_source__blocks_end_unavailable(void **state)
+{
+    (void)state;
+    struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+    struct other other = start_source(to);
+    assert_int_equal(kill(other.pid, SIGKILL), 0);
+    testbed_wait_closed(&testbed.consumer);
+    assert_int_equal(testbed.consumer.closed.code, KVF_UNAVAILABLE);
+    assert_int_equal(to->ended, 2);
+    assert_int_equal(to->blocks[0].status.code, KVF_UNAVAILABLE);
+    assert_int_equal(to->blocks[1].status.code, KVF_UNAVAILABLE);
+    end_other(&other);
+    free(to);
+}
+
+void stop__of_the_source__nothing_ends_until_we_close(void **state)
+{
+    (void)state;
+    struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+    struct other other = start_source(to);
+    assert_int_equal(kill(other.pid, SIGSTOP), 0);
+    testbed_serve_ms(100);
+    assert_int_equal(to->ended, 0);
+    assert_true(testbed.consumer.opened);
+    kvf_lane_close(testbed.consumer.lane);
+    testbed_wait_closed(&testbed.consumer);
+    assert_int_equal(testbed.consumer.closed.code, KVF_OK);
+    assert_int_equal(to->ended, 2);
+    assert_int_equal(to->blocks[0].status.code, KVF_CANCELLED);
+    end_other(&other);
+    free(to);
+}
+
+void death__of_the_consumer__blocks_end_unavailable(void **state)
+{
+    (void)state;
+    struct testbed_read *from = conformance_big(&testbed.source, 1, 10 * KVF_MIB);
+    struct other other = start_consumer();
+    testbed_offer(from);
+    testbed_serve_ms(20);
+    assert_int_equal(kill(other.pid, SIGKILL), 0);
+    testbed_wait_closed(&testbed.source);
+    assert_int_equal(testbed.source.closed.code, KVF_UNAVAILABLE);
+    assert_int_equal(from->ended, 2);
+    assert_int_equal(from->blocks[0].status.code, KVF_UNAVAILABLE);
+    end_other(&other);
+    free(from);
+}
+
+void stop__of_the_consumer__source_lets_go_when_it_closes(void **state)
+{
+    (void)state;
+    struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 2);
+    testbed_read_set(from, 0, 0, 40 * KVF_MIB, 40 * KVF_MIB);
+    testbed_read_set(from, 1, 40 * KVF_MIB, 20 * KVF_MIB, 20 * KVF_MIB);
+    struct other other = start_consumer();
+    assert_int_equal(kill(other.pid, SIGSTOP), 0);
+    testbed_offer(from);
+    testbed_serve_ms(200);
+    kvf_lane_withdraw(&from->read, KVF_LANE_ALL_BLOCKS);
+    testbed_serve_ms(20);
+    assert_true(testbed.source.opened);
+    kvf_lane_close(testbed.source.lane);
+    testbed_wait_closed(&testbed.source);
+    assert_int_equal(testbed.source.closed.code, KVF_OK);
+    assert_int_equal(from->ended, 2);
+    assert_int_equal(from->blocks[0].status.code, KVF_CANCELLED);
+    assert_int_equal(from->blocks[1].status.code, KVF_CANCELLED);
+    end_other(&other);
+    free(from);
+}
+
+/* A stopped consumer of one lane costs the other lanes of the same threads nothing. */
+void stop__of_one_consumer__other_lanes_go_on(void **state)
+{
+    (void)state;
+    struct testbed_read *stuck = testbed_read_make(&testbed.source, 1, 7, 1);
+    testbed_read_set(stuck, 0, 0, 60 * KVF_MIB, 60 * KVF_MIB);
+    struct other other = start_consumer();
+    assert_int_equal(kill(other.pid, SIGSTOP), 0);
+    testbed_offer(stuck);
+    struct kvf_lane *stuck_lane = testbed.source.lane;
+    struct testbed_end saved = testbed.source;
+    for (int i = 0; i < 4; i++) {
+        struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+        struct testbed_read *from = conformance_big(&testbed.source, 1, 20 * KVF_MIB);
+        struct testbed_end source = {.transport = testbed.source.transport};
+        struct kvf_lane_nonces nonces;
+        uint64_t deadline = kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S;
+        assert_true(kvf_is_ok(kvf_lane_invite(source.transport, deadline, &testbed_events, &source,
+                                              &nonces, &source.lane)));
+        testbed_connect(&nonces, TESTBED_WAIT_S * 1000);
+        testbed_expect(to);
+        kvf_lane_offer(source.lane, &from->read);
+        testbed_wait_ended(to);
+        testbed_wait_ended(from);
+        testbed_check_ok(to, from, 0);
+        kvf_lane_close(source.lane);
+        kvf_lane_close(testbed.consumer.lane);
+        testbed_wait_closed(&source);
+        testbed_wait_closed(&testbed.consumer);
+        free(to);
+        free(from);
+    }
+    assert_ptr_equal(testbed.source.lane, stuck_lane);
+    assert_ptr_equal(saved.lane, stuck_lane);
+    assert_int_equal(stuck->ended, 0);
+    kvf_lane_close(stuck_lane);
+    testbed_wait_closed(&testbed.source);
+    assert_int_equal(stuck->blocks[0].status.code, KVF_CANCELLED);
+    end_other(&other);
+    free(stuck);
+}
+
+static bool never(void *argument)
+{
+    (void)argument;
+    return false;
+}
+
+int conformance_be_source(const char *transport)
+{
+    testbed_open(transport);
+    testbed_invite(TESTBED_WAIT_S * 1000);
+    struct invitation invitation = {.port = kvf_transport_port(testbed.source.transport),
+                                    .nonces = testbed.nonces};
+    if (write(1, &invitation, sizeof(invitation)) != sizeof(invitation))
+        return 1;
+    char asked; /* the Read, which comes after the expect */
+    if (read(0, &asked, 1) != 1)
+        return 1;
+    testbed_offer(conformance_big(&testbed.source, 1, 10 * KVF_MIB));
+    testbed_wait(never, NULL);
+    return 0;
+}
+
+int conformance_be_consumer(const char *transport)
+{
+    testbed_open(transport);
+    struct invitation invitation;
+    if (read(0, &invitation, sizeof(invitation)) != sizeof(invitation))
+        return 1;
+    char address[32];
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%d", invitation.port);
+    if (!kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, &invitation.nonces,
+                                    kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
+                                    &testbed_events, &testbed.consumer, &testbed.consumer.lane)))
+        return 1;
+    testbed_expect(conformance_big(&testbed.consumer, 1, 0));
+    testbed_wait(consumer_is_open, NULL);
+    if (write(1, "r", 1) != 1)
+        return 1;
+    testbed_wait(never, NULL);
+    return 0;
+}
