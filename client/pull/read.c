@@ -211,19 +211,28 @@ static void finish(struct pull_read *read)
 {
     struct session *session = read->session;
     kvf_assert(read->lane_open == 0 && read->unsettled == 0);
-    if (!read->refused && session_is_open(session)) {
-        send_release(read);
-        if (!read->granted)
-            remember_unanswered(session, read->lane.id);
-    }
     set_parked(read, false);
     read->pull->reads_open--;
     source_place_pull(read->pull);
+    read->pull = NULL;
     session->open_reads--;
     kvf_timer_stop(session->source->options.loop, &read->force);
     kvf_list_remove(&read->node);
+    if (!read->refused && !read->granted && session_is_open(session))
+        remember_unanswered(session, read->lane.id);
     /* Not free at once: the lane may be calling about it right now. */
-    kvf_list_push_back(&session->source->resting_reads, &read->node);
+    kvf_list_push_back(read->refused ? &session->source->resting_reads : &session->finished_reads,
+                       &read->node);
+}
+
+void reads_release(struct session *session)
+{
+    struct kvf_list *node;
+    while ((node = kvf_list_pop_front(&session->finished_reads)) != NULL) {
+        if (session_is_open(session))
+            send_release(kvf_container(node, struct pull_read, node));
+        kvf_list_push_back(&session->source->resting_reads, node);
+    }
 }
 
 static void give_back_pending(struct pull_read *read, bool postponed)
@@ -498,6 +507,7 @@ void read_ask(struct session *session, struct kvf_pull *pull)
         results_end_waiting(pull, pull_fail(KVF_NO_MEMORY));
         return;
     }
+    reads_release(session); /* first, or the source would count one Read too many */
     uint32_t count = choose(session, pull);
     kvf_assert(count > 0);
     struct pull_read *read = take(source, count);

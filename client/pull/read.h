@@ -9,7 +9,7 @@
  *   SETTLED      nothing more to do
  *
  * A Read is over when all slots are settled; then it is released at the source, unless that has
- * refused it. */
+ * refused it: not before its results are told, for nobody waits for the Release. */
 #ifndef KVFERRY_CLIENT_PULL_READ_H
 #define KVFERRY_CLIENT_PULL_READ_H
 
@@ -36,8 +36,8 @@ struct pull_slot {
 struct pull_read {
     struct kvf_lane_read lane; /* id and blocks */
     struct session *session;
-    struct kvf_pull *pull;
-    struct kvf_list node; /* in session->reads, or in source->free_reads */
+    struct kvf_pull *pull; /* NULL: it is over */
+    struct kvf_list node;  /* in the session's reads or finished_reads, or in source->free_reads */
     struct kvf_timer force;
     uint32_t capacity;
     uint32_t count;
@@ -76,6 +76,8 @@ void read_raise(struct pull_read *read);
  * enough. Frees the Read. */
 void read_sweep(struct pull_read *read);
 
+/* Send the Releases that are due. Of a session that is not open: forget them. */
+void reads_release(struct session *session);
 /* Whatever called about finished Reads has returned: their memory may be used again. */
 void reads_rested(struct kvf_source *source);
 /* Free that memory. */

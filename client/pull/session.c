@@ -63,6 +63,7 @@ static void gone(struct kvf_post *post)
     reads_rested(source);
     while (!kvf_list_is_empty(&session->reads))
         read_sweep(kvf_container(session->reads.next, struct pull_read, node));
+    reads_release(session);
     kvf_rpc_channel_close(session->channel);
     source->session = NULL;
     if (!kvf_is_ok(why) && !session->answered)
@@ -106,6 +107,9 @@ void session_leave(struct session *session)
     if (session->state != SESSION_OPEN)
         return;
     kvf_assert(session->open_reads == 0);
+    reads_release(session);
+    if (session->state != SESSION_OPEN)
+        return;
     session->why = kvf_ok();
     set_state(session, SESSION_LEAVING);
     /* The lane goes when the source has answered: closed now, it could overtake our last Release. */
@@ -251,6 +255,7 @@ struct kvf_status session_start(struct kvf_source *source)
     session->number = ++source->session_count;
     session->timer.fire = timed_out;
     kvf_list_init(&session->reads);
+    kvf_list_init(&session->finished_reads);
     /* A channel of its own: nothing of the last session's connection, not even its back-off, is
      * left. */
     struct kvf_status status = kvf_rpc_channel_open(source->options.rpc, source->address,

@@ -44,6 +44,7 @@ struct session {
 
     uint64_t last_id;
     struct kvf_list reads; /* open ones, oldest first */
+    struct kvf_list finished_reads; /* whose Release is due */
     uint32_t open_reads;
     uint32_t parked_reads; /* of them: those that hold nothing and only wait for Committed */
     /* Ids that we released before they were answered: their Grants may still be on the way, and

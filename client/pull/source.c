@@ -53,6 +53,8 @@ static void work(struct kvf_source *source)
     else if (!kvf_list_is_empty(&source->ready))
         reconnect(source);
     results_deliver(source);
+    if (source->session != NULL)
+        reads_release(source->session);
     if (source->tell_draining) {
         source->tell_draining = false;
         if (source->options.draining != NULL)
