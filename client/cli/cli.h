@@ -15,6 +15,7 @@ struct cli_options {
     const char *json_path; /* replay: --json FILE */
     const char *output;    /* -o */
     const char *source;
+    const char *tls_cert, *tls_key, *tls_ca;
     bool durable, dram, wait;
     const char *trace, *prefill, *decode;
     uint64_t block_bytes, requests, seed;
@@ -27,6 +28,7 @@ struct cli_options {
 
 enum words_exit cli_put(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_get(const struct cli_options *options, char **arguments, size_t count);
+enum words_exit cli_pull(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_stat(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_sync(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_evict(const struct cli_options *options, char **arguments, size_t count);

@@ -20,6 +20,9 @@ enum option_id {
     OPTION_TIMEOUT,
     OPTION_OUTPUT,
     OPTION_SOURCE,
+    OPTION_TLS_CERT,
+    OPTION_TLS_KEY,
+    OPTION_TLS_CA,
     OPTION_DURABLE,
     OPTION_DRAM,
     OPTION_WAIT,
@@ -53,6 +56,11 @@ static const struct command commands[] = {
     {"get", "get NS KEY... -o DIR [--source HOST:PORT]",
      "write blocks to DIR, from here or from the source, every byte checked",
      DAEMON | BIT(OPTION_OUTPUT) | BIT(OPTION_SOURCE), true, 2, SIZE_MAX, cli_get},
+    {"pull", "pull NS KEY... --source HOST:PORT -o DIR [--tls-cert F --tls-key F --tls-ca F]",
+     "as get, straight from the source: needs no daemon on this host",
+     BIT(OPTION_RUN_DIR) | BIT(OPTION_JSON) | BIT(OPTION_TIMEOUT) | BIT(OPTION_OUTPUT) |
+         BIT(OPTION_SOURCE) | BIT(OPTION_TLS_CERT) | BIT(OPTION_TLS_KEY) | BIT(OPTION_TLS_CA),
+     false, 2, SIZE_MAX, cli_pull},
     {"stat", "stat", "state, counters, drives and drain gauges of the daemon", DAEMON, true, 0, 0,
      cli_stat},
     {"sync", "sync [--durable]",
@@ -89,6 +97,9 @@ static const struct command commands[] = {
             {"timeout-s", required_argument, NULL, OPTION_TIMEOUT},                                \
             {"output", required_argument, NULL, OPTION_OUTPUT},                                    \
             {"source", required_argument, NULL, OPTION_SOURCE},                                    \
+            {"tls-cert", required_argument, NULL, OPTION_TLS_CERT},                                \
+            {"tls-key", required_argument, NULL, OPTION_TLS_KEY},                                  \
+            {"tls-ca", required_argument, NULL, OPTION_TLS_CA},                                    \
             {"durable", no_argument, NULL, OPTION_DURABLE},                                        \
             {"dram", no_argument, NULL, OPTION_DRAM}, {"wait", no_argument, NULL, OPTION_WAIT},    \
             {"trace", required_argument, NULL, OPTION_TRACE},                                      \
@@ -196,6 +207,15 @@ static enum words_exit take_option(struct command_line *line, enum option_id id,
         break;
     case OPTION_SOURCE:
         options->source = value;
+        break;
+    case OPTION_TLS_CERT:
+        options->tls_cert = value;
+        break;
+    case OPTION_TLS_KEY:
+        options->tls_key = value;
+        break;
+    case OPTION_TLS_CA:
+        options->tls_ca = value;
         break;
     case OPTION_DURABLE:
         options->durable = true;

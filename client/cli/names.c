@@ -56,6 +56,37 @@ struct kvf_status names_key(const char *text, struct kvf_key *key, struct kvf_wh
     return kvf_ok();
 }
 
+static bool is_repeated(const struct kvf_key *keys, size_t count, const struct kvf_key *key)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (kvf_key_equal(&keys[i], key))
+            return true;
+    }
+    return false;
+}
+
+struct kvf_status names_keys(char *const *texts, size_t count, struct kvf_key **give,
+                             size_t *give_count, struct kvf_why *why)
+{
+    struct kvf_key *keys = calloc(count, sizeof(*keys));
+    size_t kept = 0;
+    if (keys == NULL)
+        return kvf_fail(KVF_MODULE_CLIENT, KVF_NO_MEMORY, 0);
+    for (size_t i = 0; i < count; i++) {
+        struct kvf_key key;
+        struct kvf_status status = names_key(texts[i], &key, why);
+        if (!kvf_is_ok(status)) {
+            free(keys);
+            return status;
+        }
+        if (!is_repeated(keys, kept, &key))
+            keys[kept++] = key;
+    }
+    *give = keys;
+    *give_count = kept;
+    return kvf_ok();
+}
+
 struct kvf_status names_namespace(const char *text, struct kvf_why *why)
 {
     if (kvf_namespace_is_valid(text))

@@ -11,6 +11,9 @@
  * comes back as the same key. INVALID: *why names it and the remedy. */
 KVF_MUST_USE struct kvf_status names_key(const char *text, struct kvf_key *key,
                                          struct kvf_why *why);
+/* All of them, each once, in their order. *give is the caller's, to be freed. */
+KVF_MUST_USE struct kvf_status names_keys(char *const *texts, size_t count, struct kvf_key **give,
+                                          size_t *give_count, struct kvf_why *why);
 KVF_MUST_USE struct kvf_status names_namespace(const char *text, struct kvf_why *why);
 /* HOST:PORT or [IPV6]:PORT, port 1 to 65535. */
 KVF_MUST_USE struct kvf_status names_address(const char *option, const char *text,

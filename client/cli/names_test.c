@@ -2,6 +2,8 @@
 
 #include "base/test.h"
 
+#include <stdlib.h>
+
 static void key__literal__is_its_bytes(void **state)
 {
     (void)state;
@@ -106,6 +108,23 @@ static void key_text__any_key__reads_back(void **state)
     assert_string_equal(text, "plain");
 }
 
+static void keys__repeated__are_kept_once_in_their_order(void **state)
+{
+    (void)state;
+    char *texts[] = {"b", "a", "hex:62", "c", "a"};
+    struct kvf_key *keys = NULL;
+    struct kvf_why why;
+    size_t count = 0;
+    assert_true(kvf_is_ok(names_keys(texts, 5, &keys, &count, &why)));
+    assert_int_equal(count, 3);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(keys[i].bytes[0], "bac"[i]);
+    free(keys);
+    texts[3] = "hex:0";
+    assert_int_equal(names_keys(texts, 5, &keys, &count, &why).code, KVF_INVALID);
+    assert_non_null(strstr(why.text, "hex:0"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +134,7 @@ int main(void)
         cmocka_unit_test(namespace__bad__is_named),
         cmocka_unit_test(address__shapes__are_judged),
         cmocka_unit_test(number__edges__are_kept),
+        cmocka_unit_test(keys__repeated__are_kept_once_in_their_order),
         cmocka_unit_test(key_text__any_key__reads_back),
     };
     return cmocka_run_group_tests_name("client/cli/names", tests, NULL, NULL);

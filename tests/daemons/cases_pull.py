@@ -2,7 +2,7 @@
 
 import os
 
-from harness import expect, expect_equal
+from harness import expect, expect_equal, free_port
 
 MIB = 1 << 20
 NINE_MIB = 9437184  # 64 tokens of Qwen3-8B
@@ -118,6 +118,33 @@ def keys_and_namespaces_are_told_apart(case):
         case.same(path, b.output("same"), f"namespace {ns}, here")
     for ns in ("t2/f2", "t3/f1", "t1/f"):
         b.get(ns, "same", source=a, code=4).must_name("same")
+
+
+def pull_needs_no_daemon_here(case):
+    """kvferry pull: the bytes, the tiers, what is missing, more than its pool holds, and a source that is not there."""
+    a = case.start(case.daemon("a", ssd_mib=1024, listen=True))
+    sizes = {"one": 1, "odd": 4097, "mla": 1124352, "big": 128 * MIB, "big2": 128 * MIB, "mid": 64 * MIB}
+    for key, size in sizes.items():
+        a.put(NS, key, case.file(key, size))
+    a.settle()
+    out = case.path("pulled")
+
+    def pull(*words, source=None):
+        return case.run("kvferry", "pull", NS, *words, "-o", out, "--source", source or a.source)
+
+    got = pull(*sizes)
+    got.must_end_with(0)
+    for key, size in sizes.items():
+        expect(f"{key} {size} bytes ssd remote\n" in got.out, f"{key} is not in: {got.out}")
+        case.same(case.path(key), f"{out}/{key}", "pulled")
+    got = pull("one", "no1", "one", "mla")
+    got.must_end_with(4)
+    got.must_name("no1", "NOT_FOUND")
+    expect_equal(a.stat()["serve"]["blocks"], len(sizes) + 2, "serve.blocks")
+    a.gauges_return_to_zero()
+    got = pull("one", source=f"127.0.0.1:{free_port()}")
+    got.must_end_with(1)
+    got.must_name("no kvferryd answers")
 
 
 def reads_follow_the_batch(case):

@@ -1,0 +1,113 @@
+#include "client/cli/delivery.h"
+
+#include "client/cli/files.h"
+#include "client/cli/json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+
+static const char *tier_name(enum kvf_tier tier)
+{
+    return tier == KVF_TIER_SSD ? "ssd" : tier == KVF_TIER_DRAM ? "dram" : "none";
+}
+
+static const char *origin_name(enum kvf_origin origin)
+{
+    return origin == KVF_ORIGIN_REMOTE ? "remote" : "local";
+}
+
+static cJSON *add_object(struct delivery *delivery, const char *key, unsigned code)
+{
+    cJSON *object = cJSON_CreateObject();
+    (void)cJSON_AddStringToObject(object, "key", key);
+    (void)cJSON_AddStringToObject(object, "status", kvf_code_name(code));
+    (void)cJSON_AddItemToArray(delivery->list, object);
+    return object;
+}
+
+static void report_found(struct delivery *delivery, const struct delivered *block, const char *key,
+                         const char *path)
+{
+    delivery->found++;
+    delivery->bytes += block->length;
+    if (delivery->list == NULL) {
+        (void)printf("%s %" PRIu64 " bytes %s %s\n", key, block->length, tier_name(block->tier),
+                     origin_name(block->origin));
+        return;
+    }
+    cJSON *object = add_object(delivery, key, KVF_OK);
+    json_add_number(object, "bytes", block->length);
+    (void)cJSON_AddStringToObject(object, "tier", tier_name(block->tier));
+    (void)cJSON_AddStringToObject(object, "origin", origin_name(block->origin));
+    (void)cJSON_AddStringToObject(object, "file", path);
+}
+
+static void report_missing(struct delivery *delivery, const struct delivered *block,
+                           const char *key)
+{
+    delivery->missing++;
+    delivery->code = words_exit_worse(delivery->code, words_exit_of_block(block->code));
+    words_note("%s: %s: %s (%s); %s", delivery->what, key, words_meaning(block->code),
+               kvf_code_name(block->code), words_remedy(block->code));
+    if (delivery->list != NULL)
+        (void)add_object(delivery, key, block->code);
+}
+
+enum words_exit delivery_begin(struct delivery *delivery, const char *what, const char *directory,
+                               bool json)
+{
+    struct kvf_why why = {""};
+    struct kvf_status status = files_make_directory(directory, &why);
+    if (!kvf_is_ok(status))
+        return words_say(what, status, why.text);
+    *delivery = (struct delivery){.what = what,
+                                  .directory = directory,
+                                  .list = json ? cJSON_CreateArray() : NULL,
+                                  .code = WORDS_EXIT_OK};
+    return WORDS_EXIT_OK;
+}
+
+void delivery_take(struct delivery *delivery, const struct delivered *block)
+{
+    char key[KVF_KEY_TEXT_ROOM], name[FILES_NAME_ROOM], path[PATH_MAX];
+    kvf_key_text(&block->key, key);
+    if (block->code != KVF_OK) {
+        report_missing(delivery, block, key);
+        return;
+    }
+    files_name(&block->key, name);
+    struct kvf_why why = {""};
+    struct kvf_status status = kvf_fail(KVF_MODULE_CLIENT, KVF_IO, ENAMETOOLONG);
+    if (snprintf(path, sizeof(path), "%s/%s", delivery->directory, name) < (int)sizeof(path))
+        status = files_write(path, block->data, (size_t)block->length, &why);
+    if (kvf_is_ok(status)) {
+        report_found(delivery, block, key, path);
+        return;
+    }
+    delivery->missing++;
+    (void)words_say(delivery->what, status, why.text);
+    delivery->code = words_exit_worse(delivery->code, WORDS_EXIT_FAILED);
+}
+
+enum words_exit delivery_finish(struct delivery *delivery, const char *ns)
+{
+    if (delivery->list == NULL)
+        return delivery->code;
+    cJSON *object = cJSON_CreateObject();
+    (void)cJSON_AddStringToObject(object, "namespace", ns);
+    json_add_number(object, "found", delivery->found);
+    json_add_number(object, "missing", delivery->missing);
+    json_add_number(object, "bytes", delivery->bytes);
+    (void)cJSON_AddItemToObject(object, "blocks", delivery->list);
+    delivery->list = NULL;
+    return words_exit_worse(delivery->code, json_print(object));
+}
+
+enum words_exit delivery_abandon(struct delivery *delivery)
+{
+    cJSON_Delete(delivery->list);
+    delivery->list = NULL;
+    return delivery->code;
+}
