@@ -7,7 +7,6 @@
 #include "proto/scratch.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,25 +43,12 @@ static struct kvf_status fail(enum kvf_code code)
 
 /* ---- life ---- */
 
-/* gRPC's threads inherit the mask: a SIGINT must reach the command's own thread. */
-static struct kvf_status create_rpc(struct admin *admin)
-{
-    sigset_t block, before;
-    (void)sigemptyset(&block);
-    (void)sigaddset(&block, SIGINT);
-    (void)sigaddset(&block, SIGTERM);
-    (void)pthread_sigmask(SIG_BLOCK, &block, &before);
-    struct kvf_status status = kvf_rpc_create(admin->loop, &admin->rpc);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
-}
-
 static struct kvf_status open_parts(struct admin *admin, struct kvf_why *why)
 {
     char address[sizeof(admin->path) + 8];
     (void)snprintf(address, sizeof(address), "unix:%s", admin->path);
     KVF_TRY(kvf_loop_create(&admin->loop));
-    KVF_TRY(create_rpc(admin));
+    KVF_TRY(kvf_rpc_create(admin->loop, &admin->rpc));
     return kvf_rpc_channel_open(admin->rpc, address, NULL, &admin->channel, why);
 }
 

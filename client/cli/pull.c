@@ -10,7 +10,6 @@
 #include "client/cli/delivery.h"
 #include "client/cli/names.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -42,17 +41,6 @@ struct puller {
 
 /* ---- life ---- */
 
-/* gRPC's threads inherit the mask: ^C must end the command's own thread. */
-static struct kvf_status create_rpc(struct puller *puller)
-{
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    struct kvf_status status = kvf_rpc_create(puller->loop, &puller->rpc);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
-}
-
 static struct kvf_status open_transport(struct puller *puller, struct kvf_why *why)
 {
     const struct kvf_arena *arena = kvf_pool_arena(puller->pool, 0);
@@ -83,7 +71,7 @@ static struct kvf_status open_source(struct puller *puller)
 static struct kvf_status open_parts(struct puller *puller, struct kvf_why *why)
 {
     KVF_TRY(kvf_loop_create(&puller->loop));
-    KVF_TRY(create_rpc(puller));
+    KVF_TRY(kvf_rpc_create(puller->loop, &puller->rpc));
     KVF_TRY(kvf_pool_create(POOL_BYTES, false, &puller->pool, why));
     KVF_TRY(open_transport(puller, why));
     return open_source(puller);

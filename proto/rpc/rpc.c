@@ -3,6 +3,7 @@
 #include "base/address.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "proto/rpc/accept.h"
 
 #include <grpc/support/log.h>
 #include <signal.h>
@@ -78,8 +79,8 @@ static void *serve_queue(void *argument)
 
 #define LINES_PER_SECOND 10
 
-/* Strangers on the port must not fill the disk with what gRPC says about them. */
-static bool may_log(void)
+/* Strangers on the port must not fill the disk with what is said about them. */
+bool rpc_may_log(void)
 {
     static _Atomic uint64_t second;
     static _Atomic unsigned lines;
@@ -93,7 +94,7 @@ static bool may_log(void)
  * threads. */
 static void log_line(gpr_log_func_args *line)
 {
-    if (line->severity == GPR_LOG_SEVERITY_ERROR && may_log())
+    if (line->severity == GPR_LOG_SEVERITY_ERROR && rpc_may_log())
         kvf_log_warning("grpc", "%s", line->message);
 }
 
@@ -124,6 +125,7 @@ struct kvf_status kvf_rpc_create(struct kvf_loop *loop, struct kvf_rpc **give)
     if (rpc == NULL)
         return rpc_fail(KVF_NO_MEMORY, 0);
     rpc->loop = loop;
+    rpc_accept_init();
     struct kvf_status status = start(rpc);
     if (!kvf_is_ok(status)) {
         free(rpc);

@@ -12,7 +12,8 @@
  *
  * Owner thread of everything here: the loop's. Durations inside, never points in time. Keepalive is 5 s + 5 s on both
  * sides, reconnect back-off at most 2 s, retries are off, each channel has a connection of its own.
- * SIGTERM and SIGINT must be blocked in the thread that calls kvf_rpc_create (gRPC's threads inherit the mask). */
+ * gRPC may bear threads in any call, and they inherit the mask: who waits for signals in a descriptor blocks them in
+ * the loop's thread before kvf_rpc_create. */
 #ifndef KVFERRY_PROTO_RPC_RPC_H
 #define KVFERRY_PROTO_RPC_RPC_H
 

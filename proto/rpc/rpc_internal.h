@@ -4,6 +4,7 @@
  *   call.c         a call on either side: what is sent, what comes, the end
  *   channel.c      the client's connection
  *   server.c       listening, new calls, stopping
+ *   accept.c       how a listener survives a shortage of descriptors
  *   credentials.c  TLS and who the other side is
  *   code.c         kvferry's codes and gRPC's
  *
@@ -136,6 +137,8 @@ void rpc_early_begin(struct kvf_rpc *rpc);
 struct rpc_tag *rpc_early_end(struct kvf_rpc *rpc);
 /* The tag as gRPC wants it, at the moment when it is handed over. */
 void *rpc_tag_lend(struct rpc_tag *tag);
+/* May a line about what strangers do be logged now? At most a few each second. Any thread. */
+bool rpc_may_log(void);
 KVF_MUST_USE struct kvf_status rpc_address_check(const char *address, struct kvf_why *why);
 bool rpc_address_is_unix(const char *address);
 

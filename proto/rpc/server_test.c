@@ -1,4 +1,5 @@
 /* Listening and stopping, strangers on the port, and processes that die. */
+#include "proto/rpc/accept.h"
 #include "proto/rpc/rpc.h"
 #include "proto/rpc/testing.h"
 
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -449,6 +451,68 @@ static void call__server_stopped__keepalive_ends_it(void **state)
     (void)close(out);
 }
 
+/* ---- out of descriptors ---- */
+
+static rlim_t limit_descriptors(rlim_t soft)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = soft;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return before;
+}
+
+/* Another process that only holds connections open, until `until` is closed. */
+static pid_t start_crowd(int port, rlim_t size, int ready, int until)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    (void)limit_descriptors(size + 100);
+    for (rlim_t i = 0; i < size; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        (void)connect(fd, (struct sockaddr *)&to, sizeof(to));
+    }
+    char byte = 0;
+    (void)!write(ready, &byte, 1);
+    (void)!read(until, &byte, 1);
+    _exit(0);
+}
+
+static void server__out_of_descriptors__listens_on(void **state)
+{
+    (void)state;
+    int ready[2], until[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(until), 0);
+    uint64_t dropped = rpc_accept_dropped();
+    rlim_t before = limit_descriptors((rlim_t)until[1] + 40);
+    pid_t crowd = start_crowd(kvf_rpc_server_port(server), 120, ready[1], until[0]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    run_until(rpc_accept_dropped() > dropped);
+    kill_and_reap(crowd);
+    (void)limit_descriptors(before);
+    kvf_rpc_channel_close(channel);
+    dial_server("127.0.0.1", NULL);
+    script = (struct script){.echo = true};
+    struct record client;
+    start_call(&client, "/kvferry.Test/Call", 0);
+    say(&client, "hello");
+    run_until(client.messages == 1);
+    kvf_rpc_call_cancel(client.call);
+    run_until(client.closes == 1);
+    for (int i = 0; i < 2; i++) {
+        (void)close(ready[i]);
+        (void)close(until[i]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--be-server") == 0)
@@ -468,6 +532,7 @@ int main(int argc, char **argv)
         TEST(server__foreign_message_beyond_the_limit__ends_only_that_call),
         TEST(server__foreign_message_at_the_limit__heard),
         TEST(server__foreign_compressed_message__refused_unopened),
+        TEST(server__out_of_descriptors__listens_on),
         BARE_TEST(call__server_killed__client_unavailable),
         TEST(call__client_killed__server_side_cancelled),
         BARE_TEST(call__server_stopped__keepalive_ends_it),

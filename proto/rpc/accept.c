@@ -1,0 +1,80 @@
+#include "proto/rpc/accept.h"
+
+#include "base/log.h"
+#include "proto/rpc/rpc_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* reserve */
+static int reserve = -1;
+static _Atomic uint64_t dropped;
+
+static int kernel_accept(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+    return (int)syscall(SYS_accept4, fd, address, bytes, flags);
+}
+
+static void refill_reserve(void)
+{
+    if (reserve < 0)
+        reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void rpc_accept_init(void)
+{
+    (void)pthread_mutex_lock(&mutex);
+    refill_reserve();
+    (void)pthread_mutex_unlock(&mutex);
+}
+
+uint64_t rpc_accept_dropped(void)
+{
+    return atomic_load(&dropped);
+}
+
+/* Take one connection with the descriptor in reserve, and close it. False: there was none, or no descriptor either. */
+static bool drop_one(int fd)
+{
+    (void)pthread_mutex_lock(&mutex);
+    refill_reserve();
+    if (reserve >= 0)
+        (void)close(reserve);
+    reserve = -1;
+    int connection = kernel_accept(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (connection >= 0)
+        (void)close(connection);
+    refill_reserve();
+    (void)pthread_mutex_unlock(&mutex);
+    if (connection < 0)
+        return false;
+    uint64_t count = atomic_fetch_add(&dropped, 1) + 1;
+    if (rpc_may_log())
+        kvf_log_warning("rpc",
+                        "no descriptor left for a connection: closed it (%" PRIu64
+                        " so far); raise the limit of open files",
+                        count);
+    return true;
+}
+
+/* In front of libc's. A listener that is told of connections once only (EPOLLET, as gRPC's) must find its queue empty
+ * when it hears EAGAIN, hence the loop. */
+int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+    for (;;) {
+        int connection = kernel_accept(fd, address, bytes, flags);
+        if (connection >= 0 || (errno != EMFILE && errno != ENFILE))
+            return connection;
+        if (!drop_one(fd)) {
+            errno = EAGAIN;
+            return -1;
+        }
+    }
+}
