@@ -1,6 +1,7 @@
 /* In three parts: records and their links, buckets, segments. */
 #include "server/cold.h"
 
+#include "base/buckets.h"
 #include "base/slab.h"
 
 #include <stdlib.h>
@@ -10,10 +11,6 @@
 #define CLASS_SHIFT 29 /* a link: the class above, the number in its slabs below */
 #define NUMBERS ((UINT32_C(1) << CLASS_SHIFT) - 1) /* the last one would be KVF_COLD_NONE */
 #define SLAB_SHIFT 10
-
-#define PAGE_SHIFT 10 /* buckets come in pages of 4 KiB */
-#define PAGE_BUCKETS (UINT32_C(1) << PAGE_SHIFT)
-#define BUCKETS_MAX (UINT32_C(1) << 30)
 
 _Static_assert((CLASSES - 1) >> (32 - CLASS_SHIFT) == 0, "a link holds every class");
 
@@ -38,9 +35,7 @@ _Static_assert(sizeof(struct record) == 56, "what cold.h says");
 
 struct kvf_cold {
     struct kvf_slabs classes[CLASSES];
-    uint32_t **pages; /* of buckets */
-    uint32_t page_count, page_room;
-    uint32_t bucket_count;
+    struct kvf_buckets buckets; /* of links */
     uint64_t count;
     uint32_t *segments;
     uint32_t segment_count;
@@ -99,85 +94,48 @@ void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_bl
 
 /* ---- buckets ---- */
 
-/* With n buckets, and w the largest power of two that is not above n, those from n - w up to w - 1 have not been split
- * into two yet: the one that a hash names by one bit more is not there. */
-static uint32_t width(uint32_t bucket_count)
-{
-    return UINT32_C(1) << (31 - __builtin_clz(bucket_count));
-}
-
-static uint32_t *bucket(const struct kvf_cold *cold, uint32_t number)
-{
-    return &cold->pages[number >> PAGE_SHIFT][number & (PAGE_BUCKETS - 1)];
-}
-
 static uint32_t *bucket_of(const struct kvf_cold *cold, uint32_t hash)
 {
-    uint32_t low = width(cold->bucket_count), number = hash & (2 * low - 1);
-    return bucket(cold, number < cold->bucket_count ? number : number - low);
+    return kvf_buckets_of(&cold->buckets, hash);
 }
 
-/* The next bucket to add has a page to lie in. */
-static bool make_page(struct kvf_cold *cold)
-{
-    if (cold->bucket_count < cold->page_count << PAGE_SHIFT)
-        return true;
-    if (cold->page_count == cold->page_room) {
-        uint32_t room = cold->page_room + cold->page_room / 2 + 4;
-        uint32_t **more = realloc(cold->pages, room * sizeof(*more));
-        if (more == NULL)
-            return false;
-        cold->pages = more;
-        cold->page_room = room;
-    }
-    cold->pages[cold->page_count] = malloc(PAGE_BUCKETS * sizeof(uint32_t));
-    if (cold->pages[cold->page_count] == NULL)
-        return false;
-    cold->page_count++;
-    return true;
-}
-
-/* One more bucket, with its part of an old one. Without memory the chains become longer. */
 static bool split(struct kvf_cold *cold)
 {
-    uint32_t added = cold->bucket_count, low = width(added);
-    if (added == BUCKETS_MAX || !make_page(cold))
+    struct kvf_buckets_split split;
+    if (!kvf_buckets_split(&cold->buckets, &split))
         return false;
-    uint32_t *stay = bucket(cold, added - low), *move = bucket(cold, added);
-    for (uint32_t link = *stay; link != KVF_COLD_NONE;) {
+    uint32_t *old = split.old, *added = split.added, link = *old;
+    *old = *added = KVF_COLD_NONE;
+    while (link != KVF_COLD_NONE) {
         struct record *record = at(cold, link);
-        uint32_t **end = (record->hash & low) == 0 ? &stay : &move;
-        **end = link;
-        *end = &record->next;
-        link = record->next;
+        uint32_t next = record->next, *into = (record->hash & split.bit) != 0 ? added : old;
+        record->next = *into;
+        *into = link;
+        link = next;
     }
-    *stay = *move = KVF_COLD_NONE;
-    cold->bucket_count++;
     return true;
 }
 
-/* The last bucket goes back into the one that it was split from. */
-static void merge(struct kvf_cold *cold)
+static bool merge(struct kvf_cold *cold)
 {
-    uint32_t last = --cold->bucket_count;
-    uint32_t *end = bucket(cold, last - width(last));
+    struct kvf_buckets_merge merge;
+    if (!kvf_buckets_merge(&cold->buckets, &merge))
+        return false;
+    uint32_t *end = merge.into;
     while (*end != KVF_COLD_NONE)
         end = &at(cold, *end)->next;
-    *end = *bucket(cold, last);
-    if (last == (cold->page_count - 1) << PAGE_SHIFT)
-        free(cold->pages[--cold->page_count]);
+    *end = *(const uint32_t *)merge.last;
+    kvf_buckets_drop_last(&cold->buckets);
+    return true;
 }
 
 /* Between half a record and one for each bucket; two steps, so that the buckets keep up. */
 static void resize(struct kvf_cold *cold)
 {
     for (int step = 0; step < 2; step++)
-        if (cold->count > cold->bucket_count) {
-            if (!split(cold))
-                return;
-        } else if (cold->count < cold->bucket_count / 2 && cold->bucket_count > PAGE_BUCKETS) {
-            merge(cold);
-        }
+        if (!(cold->count > cold->buckets.count && split(cold)) &&
+            !(cold->count < cold->buckets.count / 2 && merge(cold)))
+            return;
 }
 
 uint32_t kvf_cold_find(const struct kvf_cold *cold, uint64_t hash, uint32_t space,
@@ -264,9 +222,8 @@ uint64_t kvf_cold_count(const struct kvf_cold *cold)
 
 uint64_t kvf_cold_bytes(const struct kvf_cold *cold)
 {
-    uint64_t bytes = sizeof(*cold) + cold->segment_count * sizeof(uint32_t) +
-                     cold->page_room * sizeof(uint32_t *) +
-                     (uint64_t)cold->page_count * PAGE_BUCKETS * sizeof(uint32_t);
+    uint64_t bytes =
+        sizeof(*cold) + cold->segment_count * sizeof(uint32_t) + kvf_buckets_bytes(&cold->buckets);
     for (unsigned class = 0; class < CLASSES; class ++)
         bytes += kvf_slabs_bytes(&cold->classes[class]);
     return bytes;
@@ -284,15 +241,13 @@ struct kvf_status kvf_cold_create(uint32_t segment_count, struct kvf_cold **give
                        SLAB_SHIFT, NUMBERS);
     cold->segment_count = segment_count;
     cold->segments = malloc((segment_count + 1) * sizeof(uint32_t)); /* never 0 bytes */
-    if (cold->segments == NULL || !make_page(cold)) {
+    struct kvf_status status = kvf_buckets_init(&cold->buckets, sizeof(uint32_t), 0xff);
+    if (!kvf_is_ok(status) || cold->segments == NULL) {
         kvf_cold_destroy(cold);
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     }
     for (uint32_t i = 0; i < segment_count; i++)
         cold->segments[i] = KVF_COLD_NONE;
-    cold->bucket_count = PAGE_BUCKETS;
-    for (uint32_t i = 0; i < PAGE_BUCKETS; i++)
-        *bucket(cold, i) = KVF_COLD_NONE;
     *give = cold;
     return kvf_ok();
 }
@@ -303,9 +258,7 @@ void kvf_cold_destroy(struct kvf_cold *cold)
         return;
     for (unsigned class = 0; class < CLASSES; class ++)
         kvf_slabs_fini(&cold->classes[class]);
-    for (uint32_t i = 0; i < cold->page_count; i++)
-        free(cold->pages[i]);
-    free(cold->pages);
+    kvf_buckets_fini(&cold->buckets);
     free(cold->segments);
     free(cold);
 }

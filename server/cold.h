@@ -6,8 +6,8 @@
  *     buckets  -> record -> record          those whose hash falls into one bucket, singly linked
  *     segments -> record <-> record         those of one segment, so that reclaiming it costs what lies there
  *
- * The buckets grow and shrink one at a time (linear hashing), so no call does more than its own work, and nothing is
- * ever copied into something twice its size. Whatever finds no memory changes nothing.
+ * Slabs and buckets come and go one at a time, so no call does more than its own work, and nothing is ever copied into
+ * something twice its size. Whatever finds no memory changes nothing.
  *
  * A segment is a number here; which drive's it is, and which filling of it, the index knows. Owner thread: the
  * Manager's. */

@@ -536,7 +536,7 @@ void kvf_index_get_stats(const struct kvf_index *index, struct kvf_index_stats *
         .entries = index->entry_count,
         .bytes = sizeof(*index) + kvf_cold_bytes(index->cold) + kvf_spaces_bytes(&index->spaces) +
                  index->entry_count * sizeof(struct kvf_entry) +
-                 index->entries.slot_count * sizeof(void *) +
+                 kvf_table_bytes(&index->entries) +
                  index->segment_count * sizeof(struct segment),
         .pinned_bytes = index->pinned_bytes,
         .clean_bytes = index->clean_bytes,

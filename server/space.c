@@ -65,5 +65,5 @@ void kvf_spaces_leave(struct kvf_spaces *spaces, struct kvf_space *space)
 
 uint64_t kvf_spaces_bytes(const struct kvf_spaces *spaces)
 {
-    return kvf_slabs_bytes(&spaces->memory) + spaces->names.slot_count * sizeof(void *);
+    return kvf_slabs_bytes(&spaces->memory) + kvf_table_bytes(&spaces->names);
 }
