@@ -36,7 +36,7 @@ static inline uint32_t kvf_buckets_width(const struct kvf_buckets *buckets)
 
 static inline void *kvf_buckets_at(const struct kvf_buckets *buckets, uint32_t number)
 {
-    uint32_t place = number & ((UINT32_C(1) << buckets->shift) - 1);
+    size_t place = number & ((UINT32_C(1) << buckets->shift) - 1);
     return buckets->pages[number >> buckets->shift] +
            place * (KVF_BUCKETS_PAGE_BYTES >> buckets->shift);
 }

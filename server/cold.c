@@ -237,8 +237,9 @@ struct kvf_status kvf_cold_create(uint32_t segment_count, struct kvf_cold **give
     if (cold == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     for (unsigned class = 0; class < CLASSES; class ++)
-        kvf_slabs_init(&cold->classes[class], sizeof(struct record) + (class + 1) * CLASS_STEP,
-                       SLAB_SHIFT, NUMBERS);
+        kvf_slabs_init(&cold->classes[class],
+                       sizeof(struct record) + (class + (size_t)1) * CLASS_STEP, SLAB_SHIFT,
+                       NUMBERS);
     cold->segment_count = segment_count;
     cold->segments = malloc((segment_count + 1) * sizeof(uint32_t)); /* never 0 bytes */
     struct kvf_status status = kvf_buckets_init(&cold->buckets, sizeof(uint32_t), 0xff);

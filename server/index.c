@@ -390,6 +390,7 @@ static bool evict_one(struct kvf_index *index, uint64_t *bytes)
     if (kvf_list_is_empty(list))
         return false;
     struct kvf_entry *entry = kvf_container(list->next, struct kvf_entry, cache_node);
+    kvf_assert(entry->extent.bytes > 0);
     *bytes += entry->extent.bytes;
     free_extent(index, entry);
     settle_unpinned(index, entry);
@@ -535,8 +536,7 @@ void kvf_index_get_stats(const struct kvf_index *index, struct kvf_index_stats *
         .blocks = index->entry_count + kvf_cold_count(index->cold),
         .entries = index->entry_count,
         .bytes = sizeof(*index) + kvf_cold_bytes(index->cold) + kvf_spaces_bytes(&index->spaces) +
-                 index->entry_count * sizeof(struct kvf_entry) +
-                 kvf_table_bytes(&index->entries) +
+                 index->entry_count * sizeof(struct kvf_entry) + kvf_table_bytes(&index->entries) +
                  index->segment_count * sizeof(struct segment),
         .pinned_bytes = index->pinned_bytes,
         .clean_bytes = index->clean_bytes,

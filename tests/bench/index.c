@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEGMENT_BYTES (64 << 10)
+#define SEGMENT_BYTES (UINT64_C(64) << 10)
 #define SEGMENTS 256u
 #define KEY_BYTES 32u
 #define MOST_BYTES (96 + KEY_BYTES) /* for a block */
