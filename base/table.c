@@ -1,64 +1,59 @@
 #include "base/table.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#define FIRST_SLOTS 64u
 
 struct kvf_status kvf_table_init(struct kvf_table *table)
 {
-    *table = (struct kvf_table){.slot_count = FIRST_SLOTS};
-    table->slots = calloc(FIRST_SLOTS, sizeof(*table->slots));
-    if (table->slots == NULL)
-        return kvf_fail(KVF_MODULE_BASE, KVF_NO_MEMORY, 0);
-    return kvf_ok();
+    table->count = 0;
+    return kvf_buckets_init(&table->buckets, sizeof(struct kvf_table_node *), 0);
 }
 
 void kvf_table_fini(struct kvf_table *table)
 {
-    free(table->slots);
-    *table = (struct kvf_table){0};
+    kvf_buckets_fini(&table->buckets);
+    table->count = 0;
 }
 
-static struct kvf_table_node **slot_of(const struct kvf_table *table, uint64_t hash)
+size_t kvf_table_bytes(const struct kvf_table *table)
 {
-    return &table->slots[hash & (table->slot_count - 1)];
+    return kvf_buckets_bytes(&table->buckets);
 }
 
-static void grow(struct kvf_table *table)
+static struct kvf_table_node **bucket_of(const struct kvf_table *table, uint64_t hash)
 {
-    struct kvf_table bigger = {.slot_count = table->slot_count * 2, .count = table->count};
-    bigger.slots = calloc(bigger.slot_count, sizeof(*bigger.slots));
-    if (bigger.slots == NULL)
+    return kvf_buckets_of(&table->buckets, (uint32_t)hash);
+}
+
+static void split(struct kvf_table *table)
+{
+    struct kvf_buckets_split split;
+    if (!kvf_buckets_split(&table->buckets, &split))
         return;
-    for (size_t i = 0; i < table->slot_count; i++) {
-        struct kvf_table_node *node = table->slots[i];
-        while (node != NULL) {
-            struct kvf_table_node *next = node->next;
-            struct kvf_table_node **slot = slot_of(&bigger, node->hash);
-            node->next = *slot;
-            *slot = node;
-            node = next;
-        }
+    struct kvf_table_node **old = split.old, **added = split.added, *node = *old;
+    *old = *added = NULL;
+    while (node != NULL) {
+        struct kvf_table_node *next = node->next,
+                              **into = (node->hash & split.bit) != 0 ? added : old;
+        node->next = *into;
+        *into = node;
+        node = next;
     }
-    free(table->slots);
-    *table = bigger;
 }
 
 void kvf_table_insert(struct kvf_table *table, struct kvf_table_node *node, uint64_t hash)
 {
-    if (table->count >= table->slot_count)
-        grow(table);
-    struct kvf_table_node **slot = slot_of(table, hash);
+    if (table->count >= table->buckets.count)
+        split(table);
+    struct kvf_table_node **bucket = bucket_of(table, hash);
     node->hash = hash;
-    node->next = *slot;
-    *slot = node;
+    node->next = *bucket;
+    *bucket = node;
     table->count++;
 }
 
 void kvf_table_remove(struct kvf_table *table, struct kvf_table_node *node)
 {
-    struct kvf_table_node **at = slot_of(table, node->hash);
+    struct kvf_table_node **at = bucket_of(table, node->hash);
     while (*at != node) {
         kvf_assert(*at != NULL);
         at = &(*at)->next;
@@ -71,7 +66,7 @@ void kvf_table_remove(struct kvf_table *table, struct kvf_table_node *node)
 struct kvf_table_node *kvf_table_find(const struct kvf_table *table, uint64_t hash,
                                       kvf_table_same *same, const void *key)
 {
-    for (struct kvf_table_node *node = *slot_of(table, hash); node != NULL; node = node->next)
+    for (struct kvf_table_node *node = *bucket_of(table, hash); node != NULL; node = node->next)
         if (node->hash == hash && same(node, key))
             return node;
     return NULL;
@@ -80,15 +75,17 @@ struct kvf_table_node *kvf_table_find(const struct kvf_table *table, uint64_t ha
 struct kvf_table_node *kvf_table_next(const struct kvf_table *table,
                                       const struct kvf_table_node *node)
 {
-    size_t slot = 0;
+    uint32_t number = 0;
     if (node != NULL) {
         if (node->next != NULL)
             return node->next;
-        slot = (node->hash & (table->slot_count - 1)) + 1;
+        number = kvf_buckets_number(&table->buckets, (uint32_t)node->hash) + 1;
     }
-    for (; slot < table->slot_count; slot++)
-        if (table->slots[slot] != NULL)
-            return table->slots[slot];
+    for (; number < table->buckets.count; number++) {
+        struct kvf_table_node **bucket = kvf_buckets_at(&table->buckets, number);
+        if (*bucket != NULL)
+            return *bucket;
+    }
     return NULL;
 }
 

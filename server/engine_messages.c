@@ -52,11 +52,12 @@ static void take_forget(struct context *context, uint64_t id, const Kvferry__Eng
     for (size_t i = 0; i < request->n_keys; i++) {
         struct kvf_key key;
         (void)kvf_key_set(&key, request->keys[i].data, request->keys[i].len);
-        struct kvf_entry *entry =
-            kvf_index_find(context->engines->options.index, request->namespace_, &key);
-        if (entry == NULL || entry->state != KVF_ENTRY_READY)
+        struct kvf_index *index = context->engines->options.index;
+        struct kvf_found found;
+        if (!kvf_index_find(index, request->namespace_, &key, &found) ||
+            found.state != KVF_ENTRY_READY)
             continue;
-        kvf_index_unlink(context->engines->options.index, entry);
+        kvf_index_forget(index, &found);
         forgotten.blocks++;
     }
     reply.id = id;

@@ -503,8 +503,8 @@ static void engine__dies_after_a_commit_that_its_own_get_waits_for__leaves_nothi
     (void)send_get(&engine, 1, 1, NODE_BLOCK_BYTES);
     (void)send_commit(&engine, 1, 3);
     leave(&engine);
-    node_run_until(node.gets.open == 0 && node_find(&node, 2) == NULL);
-    assert_non_null(node_find(&node, 1));
+    node_run_until(node.gets.open == 0 && !node_has(&node, 2));
+    assert_true(node_has(&node, 1));
     assert_int_equal(node.puts.quarantine_bytes, 2 * NODE_BLOCK_BYTES);
     end_process();
     node_run_until(kvf_engines_count(engines) == 0);
@@ -523,7 +523,7 @@ static void engine__dies_between_begin_and_commit__memory_waits_for_its_process(
     uint64_t get = send_get(&other, 1, 1, NODE_BLOCK_BYTES); /* waits for the commit */
     leave(&engine);
     assert_int_equal(code_of(&other, get), KVF_OK);
-    assert_null(node_find(&node, 1));
+    assert_false(node_has(&node, 1));
     assert_int_equal(node.puts.quarantine_bytes, NODE_BLOCK_BYTES);
     assert_int_equal(kvf_engines_count(engines), 2);
     end_process();

@@ -59,21 +59,22 @@ static void settled(struct kvf_entry_watch *watch)
 
 static void plan_item(struct get *get, struct get_item *item)
 {
-    struct kvf_entry *entry = kvf_index_find(get->gets->index, get->ns, &item->key);
-    if (entry != NULL && entry->state == KVF_ENTRY_PULLING && get->lookup_only)
-        entry = NULL; /* it is not here yet, and may never be */
-    if (entry != NULL && entry->state == KVF_ENTRY_PENDING && !get->lookup_only) {
+    struct kvf_found found;
+    bool here = kvf_index_find(get->gets->index, get->ns, &item->key, &found);
+    if (here && found.state == KVF_ENTRY_PULLING && get->lookup_only)
+        here = false; /* not yet, and perhaps never */
+    if (here && found.state == KVF_ENTRY_PENDING && !get->lookup_only) {
         get_item_set_state(item, GET_PENDING);
         item->watch.settled = settled;
         get->waits++;
-        kvf_entry_watch(entry, &item->watch);
-    } else if (entry != NULL && entry->state == KVF_ENTRY_PENDING) {
+        kvf_entry_watch(found.entry, &item->watch);
+    } else if (here && found.state == KVF_ENTRY_PENDING) {
         miss(item, KVF_PENDING);
-    } else if (entry != NULL && item->length != 0 && item->length != entry->length) {
+    } else if (here && item->length != 0 && item->length != found.length) {
         miss(item, KVF_NOT_FOUND); /* another geometry is another block */
-    } else if (entry != NULL) {
-        item->length = entry->length;
-        item->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
+    } else if (here) {
+        item->length = found.length;
+        item->tier = found.resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
         item->origin = KVF_ORIGIN_LOCAL;
         get_item_set_state(item, GET_PLANNED);
     } else if (get_source_address(get, item->source) == NULL) {
@@ -117,17 +118,20 @@ static void plan(struct get *get)
 /* Pin what is here. First of all, for making room evicts what nobody pins. */
 static void pin_what_is_here(struct get *get, struct get_item *item)
 {
-    struct kvf_entry *entry = kvf_index_find(get->gets->index, get->ns, &item->key);
-    if (entry == NULL)
+    struct kvf_found found;
+    if (!kvf_index_find(get->gets->index, get->ns, &item->key, &found))
         return;
-    if (entry->state == KVF_ENTRY_PENDING || entry->length != item->length) {
+    if (found.state == KVF_ENTRY_PENDING || found.length != item->length) {
         miss(item, KVF_NOT_FOUND); /* it was put again meanwhile, as something else */
         return;
     }
-    kvf_entry_pin(get->gets->index, entry);
-    item->entry = entry;
-    if (entry->state == KVF_ENTRY_READY) {
-        item->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
+    item->entry = kvf_index_pin(get->gets->index, &found);
+    if (item->entry == NULL) {
+        miss(item, KVF_NO_MEMORY);
+        return;
+    }
+    if (found.state == KVF_ENTRY_READY) {
+        item->tier = found.resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
         item->origin = KVF_ORIGIN_LOCAL;
     }
 }

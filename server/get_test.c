@@ -257,7 +257,7 @@ static void get__block_gone_while_it_waits_for_memory__returns_the_whole_reserva
     node_take_memory(&node);
     node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
     assert_int_equal(ask.get->request.state, KVF_REQUEST_QUEUED);
-    kvf_index_unlink(node.index, node_find(&node, 1));
+    node_forget(&node, 1);
     kvf_admission_retry(&node.admission); /* in vain, but now the first is a miss */
     kvf_loop_run_once(node_loop, 0);
     kvf_loop_run_once(node_loop, 0);
@@ -281,7 +281,7 @@ static void get__put_anew_while_it_waits_for_memory__is_a_miss(void **state)
     node_put(&node, 2);
     node_take_memory(&node);
     node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
-    kvf_index_unlink(node.index, node_find(&node, 1));
+    node_forget(&node, 1);
     node_return_memory(&node);
     struct put *put = node_begin(&node, 1);
     node_run_until(ask.answered == 1);
@@ -300,11 +300,13 @@ static void get__segment_reclaimed_during_the_load__still_has_its_bytes(void **s
     for (unsigned block = 1; block <= 20; block++) /* more than one segment of 16 MiB */
         node_put(&node, block);
     node_evict(&node);
-    struct kvf_location at = node_find(&node, 1)->location;
+    struct kvf_found found;
+    assert_true(node_look(&node, 1, &found));
+    struct kvf_location at = found.location;
     node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
     kvf_index_reclaim(node.index, at.drive, at.segment, at.sequence);
-    assert_null(node_find(&node, 2));
-    assert_non_null(node_find(&node, 20));
+    assert_false(node_has(&node, 2));
+    assert_true(node_has(&node, 20));
     node_run_until(ask.answered == 1);
     assert_int_equal(ask.codes[0], KVF_OK);
     assert_false(node_find(&node, 1)->on_ssd);
@@ -330,7 +332,7 @@ static void get__drive_fails__is_a_miss_and_the_block_is_gone(void **state)
         for (int i = 0; i < 3; i++)
             assert_int_equal(ask.codes[i], wrong ? KVF_CORRUPT : KVF_IO);
         assert_int_equal(ask.freed, 1);
-        assert_null(node_find(&node, 1));
+        assert_false(node_has(&node, 1));
         node_stop(&node);
     }
 }
@@ -510,7 +512,7 @@ static void get__source_drive_fails__is_a_miss_and_nothing_stays(void **state)
     node_run_until(ask.answered == 1);
     assert_int_not_equal(ask.codes[0], KVF_OK);
     assert_int_equal(ask.freed, 1);
-    assert_null(node_find(&source, 1));
+    assert_false(node_has(&source, 1));
     stop_pair();
 }
 
@@ -525,7 +527,7 @@ static void get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy
     node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
     node_run_until(ask.answered == 1);
     assert_int_equal(ask.codes[0], KVF_CORRUPT);
-    node_run_until(node_find(&source, 1) == NULL);
+    node_run_until(!node_has(&source, 1));
     stop_pair();
 }
 

@@ -1,61 +1,43 @@
-/* The index, in four parts: names, entries and their pins, the cache, segments. */
+/* The index, in five parts: looking, entries and their pins, folding, the cache, segments. */
 #include "server/index.h"
+
+#include "server/cold.h"
 
 #include <stdlib.h>
 #include <sys/random.h>
 
 struct segment {
-    struct kvf_list entries; /* entry->segment_node */
-    uint64_t reads;          /* that hold it */
-    uint64_t reclaimed;      /* the sequence to free when the last read ends; 0: not asked for */
-};
-
-struct drive {
-    struct segment *segments;
-    size_t count;
+    struct kvf_list entries; /* entry->segment_node; what has no entry is in `cold` */
+    uint32_t drive, number;
+    uint64_t sequence;  /* of the filling that they are of; no older one is believed */
+    uint64_t reads;     /* that hold it */
+    uint64_t reclaimed; /* the sequence to free when the last read ends; 0: not asked for */
 };
 
 struct kvf_index {
     struct kvf_index_options options;
-    struct kvf_table names;  /* kvf_space */
-    struct kvf_table blocks; /* kvf_entry, linked ones */
+    struct kvf_spaces spaces;
+    struct kvf_table entries; /* kvf_entry, linked ones */
+    struct kvf_cold *cold;    /* what lies only on SSD */
     uint64_t seed;
-    uint64_t next_space;
     uint64_t next_generation;
     struct kvf_list cached_pulled; /* coldest first; goes before `cached` */
     struct kvf_list cached;
-    struct drive *drives;
-    size_t drive_count;
-    struct kvf_index_stats stats;
+    struct segment *segments; /* of all drives, one drive after the other */
+    uint32_t segment_count;
+    uint32_t *first_segments; /* by drive, and the end */
+    uint32_t drive_count;
+    uint64_t entry_count; /* unlinked ones too */
+    uint64_t pinned_bytes;
+    uint64_t clean_bytes;
 };
 
-/* ---- names ---- */
+/* ---- looking ---- */
 
-static bool same_space(const struct kvf_table_node *node, const void *text)
+static uint64_t block_hash(const struct kvf_index *index, const struct kvf_space *space,
+                           const struct kvf_key *key)
 {
-    return strcmp(((const struct kvf_space *)(const void *)node)->text, text) == 0;
-}
-
-static struct kvf_space *find_space(const struct kvf_index *index, const char *ns)
-{
-    uint64_t hash = kvf_hash(index->seed, ns, strlen(ns));
-    struct kvf_table_node *node = kvf_table_find(&index->names, hash, same_space, ns);
-    return node != NULL ? kvf_container(node, struct kvf_space, node) : NULL;
-}
-
-static struct kvf_space *get_space(struct kvf_index *index, const char *ns)
-{
-    struct kvf_space *space = find_space(index, ns);
-    if (space != NULL)
-        return space;
-    kvf_assert(kvf_namespace_is_valid(ns));
-    space = calloc(1, sizeof(*space));
-    if (space == NULL)
-        return NULL;
-    space->number = ++index->next_space;
-    strcpy(space->text, ns);
-    kvf_table_insert(&index->names, &space->node, kvf_hash(index->seed, ns, strlen(ns)));
-    return space;
+    return kvf_hash(index->seed + space->number, key->bytes, key->length);
 }
 
 struct block_name {
@@ -70,22 +52,68 @@ static bool same_block(const struct kvf_table_node *node, const void *name)
     return entry->space == wanted->space && kvf_key_equal(&entry->key, wanted->key);
 }
 
-static uint64_t block_hash(const struct kvf_index *index, const struct kvf_space *space,
-                           const struct kvf_key *key)
+static struct kvf_location location_of(const struct kvf_index *index,
+                                       const struct kvf_cold_block *block)
 {
-    return kvf_hash(index->seed + space->number, key->bytes, key->length);
+    const struct segment *segment = &index->segments[block->segment];
+    return (struct kvf_location){.drive = segment->drive,
+                                 .segment = segment->number,
+                                 .sequence = segment->sequence,
+                                 .offset = block->page * KVF_PAGE};
 }
 
-struct kvf_entry *kvf_index_find(const struct kvf_index *index, const char *ns,
-                                 const struct kvf_key *key)
+static void tell_entry(struct kvf_entry *entry, struct kvf_found *found)
 {
-    const struct kvf_space *space = find_space(index, ns);
+    *found = (struct kvf_found){
+        .entry = entry,
+        .state = entry->state,
+        .generation = entry->generation,
+        .length = entry->length,
+        .crc32c = entry->crc32c,
+        .resident = entry->resident,
+        .hot = entry->hot,
+        .on_ssd = entry->on_ssd,
+        .location = entry->location,
+        .record = KVF_COLD_NONE,
+    };
+}
+
+static void tell_record(const struct kvf_index *index, uint32_t record, struct kvf_found *found)
+{
+    struct kvf_cold_block block;
+    kvf_cold_get(index->cold, record, &block);
+    *found = (struct kvf_found){
+        .state = KVF_ENTRY_READY,
+        .generation = block.generation,
+        .length = block.length,
+        .crc32c = block.crc32c,
+        .hot = block.hot,
+        .on_ssd = true,
+        .location = location_of(index, &block),
+        .record = record,
+    };
+}
+
+bool kvf_index_find(const struct kvf_index *index, const char *ns, const struct kvf_key *key,
+                    struct kvf_found *found)
+{
+    const struct kvf_space *space = kvf_spaces_find(&index->spaces, ns);
     if (space == NULL)
-        return NULL;
+        return false;
     struct block_name name = {space, key};
-    struct kvf_table_node *node =
-        kvf_table_find(&index->blocks, block_hash(index, space, key), same_block, &name);
-    return node != NULL ? kvf_container(node, struct kvf_entry, node) : NULL;
+    uint64_t hash = block_hash(index, space, key);
+    struct kvf_table_node *node = kvf_table_find(&index->entries, hash, same_block, &name);
+    uint32_t record = KVF_COLD_NONE;
+    if (node == NULL) {
+        record = kvf_cold_find(index->cold, hash, space->number, key);
+        if (record == KVF_COLD_NONE)
+            return false;
+        tell_record(index, record, found);
+    } else {
+        tell_entry(kvf_container(node, struct kvf_entry, node), found);
+    }
+    found->hash = hash;
+    return true;
 }
 
 /* ---- entries and pins ---- */
@@ -95,13 +123,13 @@ static void uncache(struct kvf_index *index, struct kvf_entry *entry)
     if (kvf_list_is_empty(&entry->cache_node))
         return;
     kvf_list_remove(&entry->cache_node);
-    index->stats.clean_bytes -= entry->extent.bytes;
+    index->clean_bytes -= entry->extent.bytes;
 }
 
 static void count_pinned(struct kvf_index *index, struct kvf_entry *entry)
 {
     uint64_t now = entry->pins > 0 ? entry->extent.bytes : 0;
-    index->stats.pinned_bytes += now - entry->pinned_bytes;
+    index->pinned_bytes += now - entry->pinned_bytes;
     entry->pinned_bytes = now;
 }
 
@@ -127,25 +155,22 @@ static void free_entry(struct kvf_index *index, struct kvf_entry *entry)
     kvf_assert(entry->pins == 0 && !entry->linked && entry->load == NULL);
     free_extent(index, entry);
     leave_ssd(entry);
-    if (--entry->space->entries == 0) {
-        kvf_table_remove(&index->names, &entry->space->node);
-        free(entry->space);
-    }
+    kvf_spaces_leave(&index->spaces, entry->space);
     free(entry);
-    index->stats.entries--;
+    index->entry_count--;
 }
+
+static void fold(struct kvf_index *index, struct kvf_entry *entry);
 
 /* Nobody pins it: is it worth keeping, and where? */
 static void settle_unpinned(struct kvf_index *index, struct kvf_entry *entry)
 {
-    if (!entry->linked || (!entry->resident && !entry->on_ssd)) {
-        kvf_index_unlink(index, entry);
+    if (!entry->resident || !entry->linked) {
+        fold(index, entry);
         return;
     }
-    if (!entry->resident)
-        return;
     kvf_list_push_back(entry->pulled ? &index->cached_pulled : &index->cached, &entry->cache_node);
-    index->stats.clean_bytes += entry->extent.bytes;
+    index->clean_bytes += entry->extent.bytes;
     index->options.freed(index->options.context);
 }
 
@@ -161,31 +186,38 @@ static void tell_watchers(struct kvf_entry *entry)
     }
 }
 
-struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const struct kvf_key *key,
-                                uint64_t length, enum kvf_entry_state state)
+/* Linked, without a pin. Its space counts it already. NULL: no memory. */
+static struct kvf_entry *make_entry(struct kvf_index *index, struct kvf_space *space, uint64_t hash,
+                                    const struct kvf_key *key, uint64_t length)
 {
-    struct kvf_entry *before = kvf_index_find(index, ns, key);
-    if (before != NULL)
-        kvf_index_unlink(index, before);
-    struct kvf_space *space = get_space(index, ns);
-    if (space == NULL)
-        return NULL;
     struct kvf_entry *entry = calloc(1, sizeof(*entry));
-    if (entry == NULL) {
-        if (space->entries == 0) {
-            kvf_table_remove(&index->names, &space->node);
-            free(space);
-        }
+    if (entry == NULL)
         return NULL;
-    }
-    space->entries++;
-    *entry = (struct kvf_entry){
-        .space = space, .key = *key, .state = state, .linked = true, .pins = 1, .length = length};
+    *entry = (struct kvf_entry){.space = space, .key = *key, .linked = true, .length = length};
     kvf_list_init(&entry->cache_node);
     kvf_list_init(&entry->segment_node);
     kvf_list_init(&entry->watches);
-    kvf_table_insert(&index->blocks, &entry->node, block_hash(index, space, key));
-    index->stats.entries++;
+    kvf_table_insert(&index->entries, &entry->node, hash);
+    index->entry_count++;
+    return entry;
+}
+
+struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const struct kvf_key *key,
+                                uint64_t length, enum kvf_entry_state state)
+{
+    struct kvf_found before;
+    if (kvf_index_find(index, ns, key, &before))
+        kvf_index_forget(index, &before);
+    struct kvf_space *space = kvf_spaces_enter(&index->spaces, ns);
+    if (space == NULL)
+        return NULL;
+    struct kvf_entry *entry = make_entry(index, space, block_hash(index, space, key), key, length);
+    if (entry == NULL) {
+        kvf_spaces_leave(&index->spaces, space);
+        return NULL;
+    }
+    entry->state = state;
+    entry->pins = 1;
     return entry;
 }
 
@@ -193,7 +225,7 @@ void kvf_index_unlink(struct kvf_index *index, struct kvf_entry *entry)
 {
     if (entry->linked) {
         entry->linked = false;
-        kvf_table_remove(&index->blocks, &entry->node);
+        kvf_table_remove(&index->entries, &entry->node);
         entry->pins++; /* a watcher may look at it */
         tell_watchers(entry);
         entry->pins--;
@@ -253,6 +285,101 @@ void kvf_entry_unwatch(struct kvf_entry_watch *watch)
     kvf_list_remove(&watch->node);
 }
 
+/* ---- folding ---- */
+
+static struct segment *segment_of(struct kvf_index *index, uint32_t drive, uint32_t segment)
+{
+    kvf_assert(drive < index->drive_count);
+    uint32_t at = index->first_segments[drive] + segment;
+    kvf_assert(at < index->first_segments[drive + 1]);
+    return &index->segments[at];
+}
+
+static uint32_t number_of(struct kvf_index *index, struct kvf_location where)
+{
+    return (uint32_t)(segment_of(index, where.drive, where.segment) - index->segments);
+}
+
+/* The namespace counts it already. False: no memory. */
+static bool add_record(struct kvf_index *index, struct kvf_cold_block *block, uint64_t hash,
+                       struct kvf_location where)
+{
+    block->segment = number_of(index, where);
+    block->page = (uint32_t)(where.offset / KVF_PAGE);
+    return kvf_cold_add(index->cold, hash, block);
+}
+
+static void remove_record(struct kvf_index *index, uint32_t record)
+{
+    struct kvf_cold_block block;
+    kvf_cold_get(index->cold, record, &block);
+    kvf_cold_remove(index->cold, record);
+    kvf_spaces_leave(&index->spaces, kvf_spaces_at(&index->spaces, block.space));
+}
+
+static bool record_entry(struct kvf_index *index, const struct kvf_entry *entry)
+{
+    struct kvf_cold_block block = {
+        .key = entry->key,
+        .space = entry->space->number,
+        .generation = entry->generation,
+        .length = (uint32_t)entry->length,
+        .crc32c = entry->crc32c,
+        .hot = entry->hot,
+        .pulled = entry->pulled,
+    };
+    return add_record(index, &block, entry->node.hash, entry->location);
+}
+
+/* An entry that nothing needs goes; where it lies on SSD and can be found, a record stays. Without
+ * memory for that it is a miss from now on, which is better than no daemon. */
+static void fold(struct kvf_index *index, struct kvf_entry *entry)
+{
+    if (entry->linked && entry->on_ssd && record_entry(index, entry))
+        entry->space->blocks++;
+    kvf_index_unlink(index, entry);
+}
+
+static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64_t hash)
+{
+    struct kvf_cold_block block;
+    kvf_cold_get(index->cold, record, &block);
+    struct kvf_space *space = kvf_spaces_at(&index->spaces, block.space);
+    struct kvf_entry *entry = make_entry(index, space, hash, &block.key, block.length);
+    if (entry == NULL)
+        return NULL;
+    kvf_cold_remove(index->cold, record);
+    entry->state = KVF_ENTRY_READY;
+    entry->generation = block.generation;
+    entry->crc32c = block.crc32c;
+    entry->hot = block.hot;
+    entry->pulled = block.pulled;
+    entry->on_ssd = true;
+    entry->location = location_of(index, &block);
+    kvf_list_push_back(&index->segments[block.segment].entries, &entry->segment_node);
+    return entry;
+}
+
+struct kvf_entry *kvf_index_pin(struct kvf_index *index, const struct kvf_found *found)
+{
+    struct kvf_entry *entry = found->entry;
+    if (entry == NULL)
+        entry = unfold(index, found->record, found->hash);
+    if (entry == NULL)
+        return NULL;
+    kvf_entry_pin(index, entry);
+    entry->hot = entry->hot || entry->state == KVF_ENTRY_READY;
+    return entry;
+}
+
+void kvf_index_forget(struct kvf_index *index, const struct kvf_found *found)
+{
+    if (found->entry != NULL)
+        kvf_index_unlink(index, found->entry);
+    else
+        remove_record(index, found->record);
+}
+
 /* ---- the cache ---- */
 
 /* Drops the coldest cached block from DRAM; false: nothing is cached. */
@@ -263,10 +390,10 @@ static bool evict_one(struct kvf_index *index, uint64_t *bytes)
     if (kvf_list_is_empty(list))
         return false;
     struct kvf_entry *entry = kvf_container(list->next, struct kvf_entry, cache_node);
+    kvf_assert(entry->extent.bytes > 0);
     *bytes += entry->extent.bytes;
     free_extent(index, entry);
-    if (!entry->on_ssd)
-        kvf_index_unlink(index, entry);
+    settle_unpinned(index, entry);
     return true;
 }
 
@@ -298,42 +425,75 @@ void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct 
                     void *context)
 {
     struct kvf_table_node *node = NULL;
-    while ((node = kvf_table_next(&index->blocks, node)) != NULL)
+    while ((node = kvf_table_next(&index->entries, node)) != NULL)
         each(context, kvf_container(node, struct kvf_entry, node));
 }
 
 /* ---- segments ---- */
 
-static struct segment *segment_of(struct kvf_index *index, uint32_t drive, uint32_t segment)
+/* What lies in the segment is there no longer. */
+static void empty_segment(struct kvf_index *index, struct segment *segment)
 {
-    kvf_assert(drive < index->drive_count && segment < index->drives[drive].count);
-    return &index->drives[drive].segments[segment];
+    while (!kvf_list_is_empty(&segment->entries)) {
+        struct kvf_entry *entry =
+            kvf_container(segment->entries.next, struct kvf_entry, segment_node);
+        leave_ssd(entry);
+        if (!entry->resident && entry->load == NULL)
+            kvf_index_unlink(index, entry);
+    }
+    uint32_t number = (uint32_t)(segment - index->segments), record;
+    while ((record = kvf_cold_in_segment(index->cold, number)) != KVF_COLD_NONE)
+        remove_record(index, record);
+}
+
+/* A record of this filling of the segment is there. False: that filling is not there any more. */
+static bool enter_filling(struct kvf_index *index, struct kvf_location where)
+{
+    struct segment *segment = segment_of(index, where.drive, where.segment);
+    if (where.sequence < segment->sequence)
+        return false;
+    if (where.sequence > segment->sequence)
+        empty_segment(index, segment);
+    segment->sequence = where.sequence;
+    return true;
 }
 
 void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *record,
                          struct kvf_location location)
 {
-    struct kvf_entry *before = kvf_index_find(index, record->namespace, &record->key);
-    if (before != NULL && !kvf_generation_is_newer(record->generation, before->generation))
+    struct kvf_found before;
+    bool known = kvf_index_find(index, record->namespace, &record->key, &before);
+    if (known && (before.state != KVF_ENTRY_READY ||
+                  !kvf_generation_is_newer(record->generation, before.generation)))
         return;
-    struct kvf_entry *entry =
-        kvf_index_add(index, record->namespace, &record->key, record->length, KVF_ENTRY_READY);
-    if (entry == NULL)
-        return; /* a miss is better than no daemon */
-    entry->state = KVF_ENTRY_READY;
-    entry->generation = record->generation;
-    entry->crc32c = record->crc32c;
-    kvf_entry_stored(index, entry, location);
-    kvf_entry_unpin(index, entry);
+    if (known)
+        kvf_index_forget(index, &before);
+    if (!enter_filling(index, location))
+        return;
+    struct kvf_space *space = kvf_spaces_enter(&index->spaces, record->namespace);
+    if (space == NULL)
+        return; /* a miss, as when folding */
+    struct kvf_cold_block block = {
+        .key = record->key,
+        .space = space->number,
+        .generation = record->generation,
+        .length = (uint32_t)record->length,
+        .crc32c = record->crc32c,
+    };
+    if (!add_record(index, &block, block_hash(index, space, &record->key), location))
+        kvf_spaces_leave(&index->spaces, space);
 }
 
 void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct kvf_location where)
 {
-    struct segment *segment = segment_of(index, where.drive, where.segment);
     kvf_assert(!entry->on_ssd);
+    entry->hot = false;
+    if (!enter_filling(index, where))
+        return;
     entry->on_ssd = true;
     entry->location = where;
-    kvf_list_push_back(&segment->entries, &entry->segment_node);
+    kvf_list_push_back(&segment_of(index, where.drive, where.segment)->entries,
+                       &entry->segment_node);
 }
 
 static void free_if_done(struct kvf_index *index, uint32_t drive, uint32_t number)
@@ -362,13 +522,8 @@ void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where
 void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t number, uint64_t sequence)
 {
     struct segment *segment = segment_of(index, drive, number);
-    while (!kvf_list_is_empty(&segment->entries)) {
-        struct kvf_entry *entry =
-            kvf_container(segment->entries.next, struct kvf_entry, segment_node);
-        leave_ssd(entry);
-        if (!entry->resident && entry->load == NULL)
-            kvf_index_unlink(index, entry);
-    }
+    empty_segment(index, segment);
+    segment->sequence = sequence + 1; /* a record of it that is told of later is gone as well */
     segment->reclaimed = sequence;
     free_if_done(index, drive, number);
 }
@@ -377,27 +532,38 @@ void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t number,
 
 void kvf_index_get_stats(const struct kvf_index *index, struct kvf_index_stats *stats)
 {
-    *stats = index->stats;
+    *stats = (struct kvf_index_stats){
+        .blocks = index->entry_count + kvf_cold_count(index->cold),
+        .entries = index->entry_count,
+        .bytes = sizeof(*index) + kvf_cold_bytes(index->cold) + kvf_spaces_bytes(&index->spaces) +
+                 index->entry_count * sizeof(struct kvf_entry) + kvf_table_bytes(&index->entries) +
+                 index->segment_count * sizeof(struct segment),
+        .pinned_bytes = index->pinned_bytes,
+        .clean_bytes = index->clean_bytes,
+    };
 }
 
-static struct kvf_status make_drives(struct kvf_index *index)
+static struct kvf_status make_segments(struct kvf_index *index)
 {
-    if (index->options.store == NULL)
-        return kvf_ok();
-    index->drive_count = kvf_store_drive_count(index->options.store);
-    index->drives = calloc(index->drive_count, sizeof(*index->drives));
-    if (index->drives == NULL)
+    const struct kvf_store *store = index->options.store;
+    index->drive_count = store != NULL ? (uint32_t)kvf_store_drive_count(store) : 0;
+    index->first_segments = calloc(index->drive_count + 1, sizeof(*index->first_segments));
+    if (index->first_segments == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
-    for (size_t d = 0; d < index->drive_count; d++) {
-        struct drive *drive = &index->drives[d];
-        drive->count = kvf_store_segment_count(index->options.store, d);
-        drive->segments = calloc(drive->count, sizeof(*drive->segments));
-        if (drive->segments == NULL)
-            return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
-        for (size_t s = 0; s < drive->count; s++)
-            kvf_list_init(&drive->segments[s].entries);
-    }
-    return kvf_ok();
+    for (uint32_t d = 0; d < index->drive_count; d++)
+        index->first_segments[d + 1] =
+            index->first_segments[d] + (uint32_t)kvf_store_segment_count(store, d);
+    index->segment_count = index->first_segments[index->drive_count];
+    index->segments = calloc(index->segment_count + 1, sizeof(*index->segments));
+    if (index->segments == NULL)
+        return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
+    for (uint32_t d = 0; d < index->drive_count; d++)
+        for (uint32_t s = index->first_segments[d]; s < index->first_segments[d + 1]; s++) {
+            kvf_list_init(&index->segments[s].entries);
+            index->segments[s].drive = d;
+            index->segments[s].number = s - index->first_segments[d];
+        }
+    return kvf_cold_create(index->segment_count, &index->cold);
 }
 
 struct kvf_status kvf_index_create(const struct kvf_index_options *options, struct kvf_index **give)
@@ -409,34 +575,40 @@ struct kvf_status kvf_index_create(const struct kvf_index_options *options, stru
     kvf_list_init(&index->cached);
     kvf_list_init(&index->cached_pulled);
     (void)!getrandom(&index->seed, sizeof(index->seed), 0);
-    struct kvf_status status = kvf_table_init(&index->names);
+    struct kvf_status status = kvf_spaces_init(&index->spaces, index->seed);
     if (kvf_is_ok(status))
-        status = kvf_table_init(&index->blocks);
+        status = kvf_table_init(&index->entries);
     if (kvf_is_ok(status))
-        status = make_drives(index);
+        status = make_segments(index);
     if (!kvf_is_ok(status))
-        kvf_index_destroy(index, false);
+        kvf_index_destroy(index, true);
     else
         *give = index;
     return status;
+}
+
+/* By unlinking, not folding: what only lies on SSD needs no record any more. */
+static void unlink_all(struct kvf_index *index)
+{
+    struct kvf_table_node *node = kvf_table_next(&index->entries, NULL);
+    while (node != NULL) {
+        struct kvf_entry *entry = kvf_container(node, struct kvf_entry, node);
+        node = kvf_table_next(&index->entries, node);
+        kvf_assert(entry->pins == 0);
+        kvf_index_unlink(index, entry);
+    }
 }
 
 void kvf_index_destroy(struct kvf_index *index, bool abandon)
 {
     if (index == NULL)
         return;
-    struct kvf_table_node *node =
-        index->blocks.slots != NULL && !abandon ? kvf_table_next(&index->blocks, NULL) : NULL;
-    while (node != NULL) {
-        struct kvf_entry *entry = kvf_container(node, struct kvf_entry, node);
-        node = kvf_table_next(&index->blocks, node);
-        kvf_assert(entry->pins == 0);
-        kvf_index_unlink(index, entry);
-    }
-    for (size_t d = 0; index->drives != NULL && d < index->drive_count; d++)
-        free(index->drives[d].segments);
-    free(index->drives);
-    kvf_table_fini(&index->blocks);
-    kvf_table_fini(&index->names);
+    if (!abandon)
+        unlink_all(index);
+    kvf_cold_destroy(index->cold);
+    free(index->segments);
+    free(index->first_segments);
+    kvf_table_fini(&index->entries);
+    kvf_spaces_fini(&index->spaces);
     free(index);
 }

@@ -6,6 +6,11 @@
  * to touch the entry and its extent; memory and entry go with the last one. What is resident, clean
  * and unpinned is cached: it may be evicted at any time.
  *
+ * A block that lies only on SSD has no entry but a small record (server/cold.h), for there are many
+ * of them. Pinning unfolds the record into an entry; when the entry is neither pinned nor resident
+ * any more, it is folded into a record again. Looking needs no entry: kvf_index_find tells by
+ * value. A block that finds no memory on the way is a miss.
+ *
  *   PENDING  an engine writes its extent; it becomes READY at commit or goes at abort
  *   PULLING  its bytes come from a source; it becomes READY when all are verified or goes
  *   READY    it has content: resident (its extent holds all bytes), on SSD, or both
@@ -19,6 +24,7 @@
 #include "base/pool.h"
 #include "base/status.h"
 #include "base/table.h"
+#include "server/space.h"
 #include "storage/storage.h"
 
 struct kvf_index;
@@ -28,14 +34,6 @@ enum kvf_entry_state {
     KVF_ENTRY_PENDING = 0,
     KVF_ENTRY_PULLING,
     KVF_ENTRY_READY,
-};
-
-/* An interned namespace: entries of one namespace share its text. */
-struct kvf_space {
-    struct kvf_table_node node;
-    uint64_t number;
-    uint64_t entries;
-    char text[KVF_NAMESPACE_MAX_BYTES + 1];
 };
 
 struct kvf_entry {
@@ -54,6 +52,7 @@ struct kvf_entry {
     bool verified;            /* and their CRC was checked here, or they were put here */
     bool dirty;               /* put, and not yet on the SSD that it is bound for */
     bool pulled;              /* came from a source: evicted before what was put here */
+    bool hot;                 /* pinned by kvf_index_pin since its record was written */
     bool on_ssd;
     struct kvf_location location;
     struct kvf_load *load; /* the one that fills or checks the extent now */
@@ -84,9 +83,29 @@ KVF_MUST_USE struct kvf_status kvf_index_create(const struct kvf_index_options *
 /* No entry may be pinned (asserted), unless `abandon`. */
 void kvf_index_destroy(struct kvf_index *index, bool abandon);
 
-/* What the key names now; NULL: nothing. Pins nothing. */
-struct kvf_entry *kvf_index_find(const struct kvf_index *index, const char *ns,
-                                 const struct kvf_key *key);
+/* What the index knows of a block. Good until the index changes; making room changes it, too. */
+struct kvf_found {
+    struct kvf_entry *entry; /* NULL: it lies only on SSD; not pinned */
+    enum kvf_entry_state state;
+    struct kvf_generation generation; /* none until READY */
+    uint64_t length;
+    uint32_t crc32c;
+    bool resident;
+    bool hot;
+    bool on_ssd;
+    struct kvf_location location; /* while on_ssd */
+    uint64_t hash;                /* this and what follows are the index's own */
+    uint32_t record;
+};
+
+/* What the key names now. False: nothing. */
+bool kvf_index_find(const struct kvf_index *index, const char *ns, const struct kvf_key *key,
+                    struct kvf_found *found);
+/* The entry of what was just found, pinned; it is hot from now on. NULL: the process is out of
+ * memory. */
+struct kvf_entry *kvf_index_pin(struct kvf_index *index, const struct kvf_found *found);
+/* What was just found is not found any more, as by kvf_index_unlink. */
+void kvf_index_forget(struct kvf_index *index, const struct kvf_found *found);
 /* A new linked entry, PENDING or PULLING, with one pin that is the caller's. What the key named
  * before is unlinked. NULL: the process is out of memory. */
 struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const struct kvf_key *key,
@@ -97,7 +116,8 @@ void kvf_index_unlink(struct kvf_index *index, struct kvf_entry *entry);
 void kvf_entry_ready(struct kvf_index *index, struct kvf_entry *entry, uint32_t crc32c);
 
 void kvf_entry_pin(struct kvf_index *index, struct kvf_entry *entry);
-/* The last unpin of an unlinked entry frees it; that of a resident clean one makes it evictable. */
+/* The last unpin of an unlinked entry frees it, that of a resident one makes it evictable, that of
+ * one that lies only on SSD folds it. */
 void kvf_entry_unpin(struct kvf_index *index, struct kvf_entry *entry);
 /* The entry (pinned) gets this extent to be filled. Takes it. */
 void kvf_entry_give_extent(struct kvf_index *index, struct kvf_entry *entry,
@@ -116,17 +136,19 @@ void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent);
 /* Evict all that is cached in DRAM. */
 void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes);
 
-/* Call `each` for every linked entry, in no order; it must not change the index but for pins and
- * what they imply. */
+/* Call `each` for every linked entry, in no order (what lies only on SSD has none); it may pin, and
+ * change nothing else. */
 void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct kvf_entry *entry),
                     void *context);
 
 /* ---- SSD ---- */
 
-/* A record that recovery found; the newest generation of a key wins. */
+/* A record that recovery found. The newest generation of a key wins; what is put or pulled now is
+ * newer than any. */
 void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *record,
                          struct kvf_location location);
-/* Its record is durable there. */
+/* Its record is durable there, and not hot. Not believed when that filling of the segment was
+ * reclaimed meanwhile. */
 void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct kvf_location where);
 /* A read of this location begins, ends. A segment is given back to the store only between them. */
 void kvf_index_hold_segment(struct kvf_index *index, struct kvf_location where);
@@ -136,7 +158,9 @@ void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment
                        uint64_t sequence);
 
 struct kvf_index_stats {
-    uint64_t entries;
+    uint64_t blocks;  /* that are known, and unlinked ones that are still pinned */
+    uint64_t entries; /* of them: those that do not lie only on SSD */
+    uint64_t bytes;   /* that the index itself takes */
     uint64_t pinned_bytes;
     uint64_t clean_bytes; /* cached: resident, clean, unpinned */
 };

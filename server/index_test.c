@@ -1,8 +1,8 @@
-#include "server/index.h"
+/* The index beside a node's real pool and store; where records lie is made up. */
+#include "base/faulty_memory.h"
+#include "server/node_fixture.h"
 
-#include "base/test.h"
-
-static struct kvf_pool *pool;
+static struct node node;
 static struct kvf_index *index_;
 static int freed;
 
@@ -12,21 +12,28 @@ static void count_freed(void *context)
     freed++;
 }
 
+static struct kvf_index_options options(void)
+{
+    return (struct kvf_index_options){
+        .pool = node.pool, .store = node.store, .boot_epoch = 7, .freed = count_freed};
+}
+
 static int set_up(void **state)
 {
     (void)state;
     freed = 0;
-    if (!kvf_is_ok(kvf_pool_create(4 * KVF_MIB, false, &pool, NULL)))
-        return -1;
-    struct kvf_index_options options = {.pool = pool, .boot_epoch = 7, .freed = count_freed};
-    return kvf_is_ok(kvf_index_create(&options, &index_)) ? 0 : -1;
+    node_set_up();
+    node_start(&node, &(struct node_options){.pool_bytes = 4 * KVF_MIB, .ssd = true});
+    struct kvf_index_options how = options();
+    return kvf_is_ok(kvf_index_create(&how, &index_)) ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
     kvf_index_destroy(index_, false);
-    kvf_pool_destroy(pool, false);
+    node_stop(&node);
+    node_tear_down();
     return 0;
 }
 
@@ -49,10 +56,53 @@ static struct kvf_entry *add(const char *ns, const char *text)
     return entry;
 }
 
-static bool has(const char *ns, const char *text)
+static bool look(const char *ns, const char *text, struct kvf_found *found)
 {
     struct kvf_key key = key_of(text);
-    return kvf_index_find(index_, ns, &key) != NULL;
+    return kvf_index_find(index_, ns, &key, found);
+}
+
+static bool has(const char *ns, const char *text)
+{
+    struct kvf_found found;
+    return look(ns, text, &found);
+}
+
+/* Its record is written, in this filling of a segment. */
+static void store(struct kvf_entry *entry, uint32_t segment, uint64_t sequence)
+{
+    kvf_entry_stored(
+        index_, entry,
+        (struct kvf_location){.segment = segment,
+                              .sequence = sequence,
+                              .offset = 2 * KVF_PAGE + entry->generation.counter * KVF_PAGE});
+}
+
+/* Recovery finds a block with a key of its own, of 32 bytes. */
+static void recover(uint32_t number, struct kvf_generation generation)
+{
+    struct kvf_record record = {.namespace = "t/f",
+                                .key = {.length = 32},
+                                .generation = generation,
+                                .length = KVF_MIB,
+                                .crc32c = number};
+    memcpy(record.key.bytes, &number, sizeof(number));
+    kvf_index_recovered(
+        index_, &record,
+        (struct kvf_location){.segment = number % 4, .sequence = 1, .offset = 4 * KVF_PAGE});
+}
+
+static bool look_number(uint32_t number, struct kvf_found *found)
+{
+    struct kvf_key key = {.length = 32};
+    memcpy(key.bytes, &number, sizeof(number));
+    return kvf_index_find(index_, "t/f", &key, found);
+}
+
+static void evict(void)
+{
+    uint64_t blocks = 0, bytes = 0;
+    kvf_index_evict_all(index_, &blocks, &bytes);
 }
 
 static struct kvf_index_stats stats(void)
@@ -124,8 +174,9 @@ static void unlink__pinned__is_not_found_but_keeps_its_bytes(void **state)
     memset(kvf_extent_at(old->extent), 'o', KVF_MIB);
     struct kvf_entry *new = add("t/f", "k"); /* a new generation unlinks the old one */
     assert_false(old->linked);
-    struct kvf_key key = key_of("k");
-    assert_ptr_equal(kvf_index_find(index_, "t/f", &key), new);
+    struct kvf_found found;
+    assert_true(look("t/f", "k", &found));
+    assert_ptr_equal(found.entry, new);
     memset(kvf_extent_at(new->extent), 'n', KVF_MIB);
     assert_int_equal(*kvf_extent_at(old->extent), 'o');
     uint64_t entries = stats().entries;
@@ -182,6 +233,258 @@ static void evict_all__pinned_stay__others_go(void **state)
     kvf_entry_unpin(index_, stays);
 }
 
+/* ---- what lies only on SSD ---- */
+
+static void evict__on_ssd__leaves_a_record_that_unfolds_as_it_was(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_entry *entry = add("t/f", "k");
+    struct kvf_generation generation = entry->generation;
+    entry->pulled = true;
+    store(entry, 2, 9);
+    struct kvf_location at = entry->location;
+    kvf_entry_unpin(index_, entry);
+    assert_int_equal(stats().entries, 1);
+    evict();
+    assert_int_equal(stats().entries, 0);
+    assert_int_equal(stats().blocks, 1);
+
+    assert_true(look("t/f", "k", &found));
+    assert_int_equal(stats().entries, 0); /* looking makes no entry */
+    assert_null(found.entry);
+    assert_true(found.state == KVF_ENTRY_READY && found.on_ssd && !found.resident);
+    assert_true(kvf_generation_equal(found.generation, generation));
+    assert_true(found.length == KVF_MIB && found.crc32c == 1);
+    assert_memory_equal(&found.location, &at, sizeof(at));
+
+    entry = kvf_index_pin(index_, &found);
+    assert_int_equal(stats().entries, 1);
+    assert_true(entry->state == KVF_ENTRY_READY && entry->on_ssd && entry->linked);
+    assert_true(entry->pins == 1 && entry->pulled && !entry->resident && !entry->verified);
+    assert_true(kvf_generation_equal(entry->generation, generation));
+    assert_true(entry->length == KVF_MIB && entry->crc32c == 1);
+    assert_memory_equal(&entry->location, &at, sizeof(at));
+    assert_string_equal(entry->space->text, "t/f");
+    kvf_entry_unpin(index_, entry);
+    assert_int_equal(stats().entries, 0);
+    assert_true(has("t/f", "k"));
+}
+
+static void hot__pinned_since_the_record_was_written__is_kept_by_folding(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_entry *entry = add("t/f", "k");
+    assert_true(look("t/f", "k", &found));
+    kvf_entry_unpin(index_, kvf_index_pin(index_, &found));
+    assert_true(entry->hot);
+    store(entry, 0, 1);
+    assert_false(entry->hot); /* that was before */
+    kvf_entry_unpin(index_, entry);
+    evict();
+    assert_true(look("t/f", "k", &found) && !found.hot);
+    for (int i = 0; i < 2; i++) {
+        kvf_entry_unpin(index_, kvf_index_pin(index_, &found));
+        assert_true(look("t/f", "k", &found) && found.hot && found.entry == NULL);
+    }
+}
+
+static void forget__entry_or_record__is_not_found_and_the_space_goes_with_the_last(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_entry *entry = add("t/other", "cold");
+    store(entry, 0, 1);
+    kvf_entry_unpin(index_, entry);
+    evict();
+    kvf_entry_unpin(index_, add("t/f", "warm"));
+    assert_true(look("t/other", "cold", &found));
+    kvf_index_forget(index_, &found);
+    assert_true(look("t/f", "warm", &found));
+    kvf_index_forget(index_, &found);
+    assert_false(has("t/other", "cold") || has("t/f", "warm"));
+    assert_int_equal(stats().blocks, 0);
+}
+
+static void add__key_of_a_record__is_the_new_block_alone(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_entry *entry = add("t/f", "k");
+    store(entry, 1, 1);
+    kvf_entry_unpin(index_, entry);
+    evict();
+    entry = add("t/f", "k");
+    assert_int_equal(stats().blocks, 1);
+    assert_true(look("t/f", "k", &found));
+    assert_ptr_equal(found.entry, entry);
+    kvf_index_reclaim(index_, 0, 1, 1);
+    assert_true(has("t/f", "k"));
+    kvf_entry_unpin(index_, entry);
+}
+
+static void reclaim__entries_and_records__leave_this_segment_only(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    const char *names[] = {"cold", "resident", "elsewhere"};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct kvf_entry *entry = add("t/f", names[i]);
+        store(entry, i == 2, 5);
+        kvf_entry_unpin(index_, entry);
+        if (i == 0)
+            evict();
+    }
+    for (uint32_t n = 0; n < 400; n++)
+        recover(1000 + n, (struct kvf_generation){1, n}); /* an older filling: not believed */
+    assert_int_equal(stats().blocks, 3 + 200);
+    kvf_index_reclaim(index_, 0, 0, 5);
+    assert_false(has("t/f", "cold"));
+    assert_true(look("t/f", "resident", &found) && !found.on_ssd);
+    assert_true(look("t/f", "elsewhere", &found) && found.on_ssd);
+    assert_int_equal(found.location.segment, 1);
+    assert_int_equal(stats().blocks, 2 + 200);
+}
+
+static void stored__filling_was_reclaimed_meanwhile__is_not_on_ssd(void **state)
+{
+    (void)state;
+    struct kvf_entry *late = add("t/f", "late"), *next = add("t/f", "next");
+    kvf_index_reclaim(index_, 0, 3, 5);
+    store(late, 3, 5);
+    assert_false(late->on_ssd);
+    store(next, 3, 6);
+    assert_true(next->on_ssd);
+    assert_int_equal(next->location.sequence, 6);
+    kvf_entry_unpin(index_, late);
+    kvf_entry_unpin(index_, next);
+    assert_true(has("t/f", "late"));
+    evict();
+    assert_false(has("t/f", "late"));
+    assert_true(has("t/f", "next"));
+}
+
+static void recovered__several_generations__the_newest_counts(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    recover(5, (struct kvf_generation){2, 3});
+    recover(5, (struct kvf_generation){1, 9});
+    assert_true(look_number(5, &found) && found.generation.epoch == 2);
+    recover(5, (struct kvf_generation){2, 4});
+    assert_true(look_number(5, &found) && found.generation.counter == 4);
+    assert_int_equal(stats().blocks, 1);
+    assert_int_equal(stats().entries, 0);
+}
+
+static void recovered__key_is_being_put__the_put_counts(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_key key = {.length = 32, .bytes = {5}};
+    struct kvf_entry *entry = kvf_index_add(index_, "t/f", &key, 10, KVF_ENTRY_PENDING);
+    recover(5, (struct kvf_generation){2, 3});
+    assert_true(look_number(5, &found));
+    assert_ptr_equal(found.entry, entry);
+    kvf_index_unlink(index_, entry);
+    kvf_entry_unpin(index_, entry);
+    assert_int_equal(stats().blocks, 0);
+}
+
+/* Counted: all that the index allocated. */
+static void bytes__200000_blocks_on_ssd__are_at_most_96_and_the_key_for_each(void **state)
+{
+    (void)state;
+    const uint32_t count = 200000;
+    for (uint32_t n = 0; n < count; n++)
+        recover(n, (struct kvf_generation){1, n});
+    assert_int_equal(stats().blocks, count);
+    assert_true(stats().bytes <= count * (96 + UINT64_C(32)));
+}
+
+/* ---- without memory ---- */
+
+static void pin__no_memory__is_null_and_the_record_stays(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    recover(5, (struct kvf_generation){2, 3});
+    assert_true(look_number(5, &found));
+    faulty_memory_fail_all(true);
+    assert_null(kvf_index_pin(index_, &found));
+    faulty_memory_fail_all(false);
+    assert_true(look_number(5, &found));
+    struct kvf_entry *entry = kvf_index_pin(index_, &found);
+    assert_non_null(entry);
+    kvf_entry_unpin(index_, entry);
+}
+
+static void evict__no_memory_for_the_record__is_a_miss(void **state)
+{
+    (void)state;
+    struct kvf_entry *entry = add("t/f", "k");
+    store(entry, 0, 1);
+    kvf_entry_unpin(index_, entry);
+    faulty_memory_fail_all(true);
+    evict();
+    faulty_memory_fail_all(false);
+    assert_false(has("t/f", "k"));
+    assert_int_equal(stats().blocks, 0);
+    assert_int_equal(kvf_pool_free_bytes(node.pool), 4 * KVF_MIB);
+}
+
+static void recovered__no_memory_at_any_step__is_a_miss(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    for (unsigned nth = 1;; nth++) {
+        faulty_memory_fail_at(nth);
+        recover(5, (struct kvf_generation){2, 3});
+        bool failed = faulty_memory_failed();
+        faulty_memory_fail_at(0);
+        assert_int_equal(look_number(5, &found), !failed);
+        assert_int_equal(stats().blocks, !failed);
+        if (!failed)
+            break;
+        assert_in_range(nth, 1, 8);
+    }
+}
+
+static void add__no_memory_at_any_step__is_null_and_leaves_nothing(void **state)
+{
+    (void)state;
+    struct kvf_key key = key_of("k");
+    struct kvf_entry *entry = NULL;
+    for (unsigned nth = 1; entry == NULL; nth++) {
+        assert_in_range(nth, 1, 8);
+        faulty_memory_fail_at(nth);
+        entry = kvf_index_add(index_, "t/f", &key, 10, KVF_ENTRY_PENDING);
+        assert_int_equal(entry == NULL, faulty_memory_failed());
+        faulty_memory_fail_at(0);
+        assert_int_equal(stats().blocks, entry != NULL);
+        assert_int_equal(has("t/f", "k"), entry != NULL);
+    }
+    kvf_entry_unpin(index_, entry);
+}
+
+static void create__fails_at_each_step__leaves_nothing(void **state)
+{
+    (void)state;
+    struct kvf_index *other = NULL;
+    struct kvf_index_options how = options();
+    unsigned nth = 0;
+    do {
+        faulty_memory_fail_at(++nth);
+        struct kvf_status status = kvf_index_create(&how, &other);
+        assert_int_equal(kvf_is_ok(status), !faulty_memory_failed());
+        assert_int_equal(other != NULL, !faulty_memory_failed());
+    } while (other == NULL);
+    faulty_memory_fail_at(0);
+    assert_true(nth > 8);
+    kvf_index_destroy(other, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +498,35 @@ int main(void)
         cmocka_unit_test_setup_teardown(watch__pending__is_told_once_at_commit_or_at_its_end,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(evict_all__pinned_stay__others_go, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(evict__on_ssd__leaves_a_record_that_unfolds_as_it_was,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            hot__pinned_since_the_record_was_written__is_kept_by_folding, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            forget__entry_or_record__is_not_found_and_the_space_goes_with_the_last, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(add__key_of_a_record__is_the_new_block_alone, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(reclaim__entries_and_records__leave_this_segment_only,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(stored__filling_was_reclaimed_meanwhile__is_not_on_ssd,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(recovered__several_generations__the_newest_counts, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(recovered__key_is_being_put__the_put_counts, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(
+            bytes__200000_blocks_on_ssd__are_at_most_96_and_the_key_for_each, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(pin__no_memory__is_null_and_the_record_stays, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(evict__no_memory_for_the_record__is_a_miss, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(recovered__no_memory_at_any_step__is_a_miss, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(add__no_memory_at_any_step__is_null_and_leaves_nothing,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(create__fails_at_each_step__leaves_nothing, set_up,
+                                        tear_down),
     };
     return cmocka_run_group_tests_name("server/index", tests, NULL, NULL);
 }

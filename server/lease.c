@@ -151,30 +151,31 @@ static void settled(struct kvf_entry_watch *watch)
     struct kvf_lease_block *block = kvf_container(watch, struct kvf_lease_block, watch);
     struct kvf_lease *lease = block->lease;
     block->watching = false;
-    const struct kvf_entry *entry = kvf_index_find(lease->leases->index, lease->ns, &block->key);
-    if (entry != NULL && entry->state == KVF_ENTRY_READY)
-        lease->events->committed(lease, (uint32_t)(block - lease->blocks), entry->length);
+    struct kvf_found found;
+    if (kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) &&
+        found.state == KVF_ENTRY_READY)
+        lease->events->committed(lease, (uint32_t)(block - lease->blocks), found.length);
 }
 
 /* What the index says to this block; a hit is pinned. */
 static void resolve(struct kvf_lease *lease, struct kvf_lease_block *block)
 {
-    struct kvf_entry *entry = kvf_index_find(lease->leases->index, lease->ns, &block->key);
-    if (entry == NULL || entry->state == KVF_ENTRY_PULLING) {
+    struct kvf_found found;
+    if (!kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) ||
+        found.state == KVF_ENTRY_PULLING) {
         block->code = KVF_NOT_FOUND;
-    } else if (entry->state == KVF_ENTRY_PENDING) {
+    } else if (found.state == KVF_ENTRY_PENDING) {
         block->code = KVF_PENDING;
     } else if (!kvf_generation_is_none(block->pin) &&
-               !kvf_generation_equal(block->pin, entry->generation)) {
+               !kvf_generation_equal(block->pin, found.generation)) {
         block->code = KVF_STALE;
-    } else if (block->length != entry->length) {
+    } else if (block->length != found.length) {
         block->code = KVF_NOT_FOUND; /* another geometry is another block */
     } else {
-        block->code = KVF_OK;
-        block->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
-        block->entry = entry;
-        kvf_entry_pin(lease->leases->index, entry);
-        lease->held++;
+        block->entry = kvf_index_pin(lease->leases->index, &found);
+        block->code = block->entry != NULL ? KVF_OK : KVF_NOT_FOUND; /* no memory: a miss */
+        block->tier = found.resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
+        lease->held += block->entry != NULL;
     }
 }
 
@@ -270,14 +271,14 @@ static void watch_pending(struct kvf_lease *lease)
 {
     for (uint32_t i = 0; i < lease->block_count; i++) {
         struct kvf_lease_block *block = &lease->blocks[i];
-        struct kvf_entry *entry = block->code == KVF_PENDING
-                                      ? kvf_index_find(lease->leases->index, lease->ns, &block->key)
-                                      : NULL;
-        if (entry == NULL || entry->state != KVF_ENTRY_PENDING)
+        struct kvf_found found;
+        if (block->code != KVF_PENDING ||
+            !kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) ||
+            found.state != KVF_ENTRY_PENDING)
             continue;
         block->watching = true;
         block->watch.settled = settled;
-        kvf_entry_watch(entry, &block->watch);
+        kvf_entry_watch(found.entry, &block->watch);
     }
 }
 

@@ -364,7 +364,7 @@ static void queued__forgotten_meanwhile__is_a_miss_that_holds_nothing(void **sta
     node_put(&node, 2);
     node_take_memory(&node);
     ask(&read, LIST(1, 2), 2, 15000);
-    kvf_index_unlink(node.index, node_find(&node, 1));
+    node_forget(&node, 1);
     kvf_admission_retry(&node.admission);
     kvf_loop_run_once(node_loop, 0);
     node_return_memory(&node);
@@ -426,8 +426,8 @@ static void granted__drive_fails__tells_a_fault_of_those_blocks_alone(void **sta
     kvf_lease_release(released.lease);
     node_run_until(read.faults == 3 && released.freed == 1);
     assert_int_equal(released.faults, 0);
-    assert_null(node_find(&node, 1));
-    assert_non_null(node_find(&node, 3));
+    assert_false(node_has(&node, 1));
+    assert_true(node_has(&node, 3));
     kvf_lease_release(read.lease);
     stop();
     assert_int_equal(read.faults, 3);
@@ -477,8 +477,8 @@ static void recheck__own_copy_is_bad__is_dropped(void **state)
     kvf_lease_recheck(read.lease, 1);
     kvf_lease_release(read.lease);
     node_run_until(kvf_loads_open(node.loads) == 0);
-    assert_non_null(node_find(&node, 1));
-    assert_null(node_find(&node, 2));
+    assert_true(node_has(&node, 1));
+    assert_false(node_has(&node, 2));
     stop();
 }
 
@@ -514,7 +514,7 @@ static void get__bytes_that_a_read_has_loaded_are_bad__is_a_miss(void **state)
     node_get_start(&node, &get, LIST(1), 1, 10000);
     node_run_until(get.answered == 1);
     assert_int_equal(get.codes[0], KVF_CORRUPT);
-    assert_null(node_find(&node, 1));
+    assert_false(node_has(&node, 1));
     kvf_lease_release(read.lease);
     stop();
 }

@@ -179,7 +179,7 @@ static struct kvf_status start_index(struct kvf_manager *manager, struct kvf_why
         struct kvf_index_stats stats;
         kvf_index_get_stats(manager->index, &stats);
         kvf_log_info("manager", "recovered %llu blocks in %llu ms",
-                     (unsigned long long)stats.entries,
+                     (unsigned long long)stats.blocks,
                      (unsigned long long)((kvf_clock_now_ns() - start_ns) / KVF_NS_PER_MS));
     }
     struct kvf_loads_options loads = {

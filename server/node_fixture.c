@@ -299,10 +299,29 @@ void node_put(struct node *node, unsigned block)
     node_run_until(kvf_list_is_empty(&node->puts.writing));
 }
 
-struct kvf_entry *node_find(struct node *node, unsigned block)
+bool node_look(struct node *node, unsigned block, struct kvf_found *found)
 {
     struct kvf_key key = node_key(block);
-    return kvf_index_find(node->index, NODE_SPACE, &key);
+    return kvf_index_find(node->index, NODE_SPACE, &key, found);
+}
+
+bool node_has(struct node *node, unsigned block)
+{
+    struct kvf_found found;
+    return node_look(node, block, &found);
+}
+
+struct kvf_entry *node_find(struct node *node, unsigned block)
+{
+    struct kvf_found found;
+    return node_look(node, block, &found) ? found.entry : NULL;
+}
+
+void node_forget(struct node *node, unsigned block)
+{
+    struct kvf_found found;
+    assert_true(node_look(node, block, &found));
+    kvf_index_forget(node->index, &found);
 }
 
 void node_evict(struct node *node)

@@ -73,7 +73,12 @@ void node_put(struct node *node, unsigned block);
 /* A place that is not committed. */
 struct put *node_begin(struct node *node, unsigned block);
 void node_commit(struct put *put, unsigned block);
+/* What the node's index says to a block; false: nothing. */
+bool node_look(struct node *node, unsigned block, struct kvf_found *found);
+bool node_has(struct node *node, unsigned block);
+/* Its entry; NULL: it is not there, or lies only on SSD. */
 struct kvf_entry *node_find(struct node *node, unsigned block);
+void node_forget(struct node *node, unsigned block);
 /* Only on SSD from now on, or gone where there is none. */
 void node_evict(struct node *node);
 /* What lies on SSD goes bad: the drive's segments are cut (reads fail) or changed (bytes are wrong). */

@@ -632,15 +632,16 @@ static void fill_lookup(struct kvf_peers *peers, const Kvferry__LookupRequest *r
     if (!kvf_namespace_is_valid(request->namespace_) ||
         !kvf_key_set(&key, request->keys[i].data, request->keys[i].len))
         return;
-    const struct kvf_entry *entry = kvf_index_find(peers->options.index, request->namespace_, &key);
-    if (entry == NULL || entry->state == KVF_ENTRY_PULLING)
+    struct kvf_found found;
+    if (!kvf_index_find(peers->options.index, request->namespace_, &key, &found) ||
+        found.state == KVF_ENTRY_PULLING)
         return;
-    block->code = entry->state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_OK;
-    block->length = entry->length;
-    block->tier = entry->resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
+    block->code = found.state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_OK;
+    block->length = found.length;
+    block->tier = found.resident ? KVF_TIER_DRAM : KVF_TIER_SSD;
     kvferry__generation__init(generation);
-    generation->epoch = entry->generation.epoch;
-    generation->counter = entry->generation.counter;
+    generation->epoch = found.generation.epoch;
+    generation->counter = found.generation.counter;
     block->generation = generation;
 }
 

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-static void reused(struct puts *puts, struct kvf_entry *entry);
+static void reused(struct put_begin *begin, const struct put_item *item);
 
 static void set_state(struct put *put, enum put_state to)
 {
@@ -71,10 +71,11 @@ static enum kvf_code present(const struct put_begin *begin, const struct put_ite
 {
     if (item->length < 1 || item->length > KVF_BLOCK_MAX_BYTES)
         return item->length < 1 ? KVF_INVALID : KVF_TOO_LARGE;
-    const struct kvf_entry *entry = kvf_index_find(begin->puts->index, begin->ns, &item->key);
-    if (entry == NULL || entry->state == KVF_ENTRY_PULLING)
+    struct kvf_found found;
+    if (!kvf_index_find(begin->puts->index, begin->ns, &item->key, &found) ||
+        found.state == KVF_ENTRY_PULLING)
         return KVF_OK;
-    return entry->state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_EXISTS;
+    return found.state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_EXISTS;
 }
 
 /* False: no memory. */
@@ -122,7 +123,7 @@ static bool admit(struct kvf_request *request)
         struct put_item *item = &begin->items[i];
         item->code = present(begin, item);
         if (item->code == KVF_EXISTS)
-            reused(begin->puts, kvf_index_find(begin->puts->index, begin->ns, &item->key));
+            reused(begin, item);
         if (item->code != KVF_OK)
             continue;
         uint64_t bytes = kvf_round_up_page(item->length);
@@ -311,11 +312,14 @@ void put_keep(struct puts *puts, struct kvf_entry *entry, bool now)
     start_write(put);
 }
 
-/* The second put, or a hit, of a block that waits for one. */
-static void reused(struct puts *puts, struct kvf_entry *entry)
+/* The second put of a block that may wait for one. What has no entry is on SSD already. */
+static void reused(struct put_begin *begin, const struct put_item *item)
 {
-    if (puts->write_at_reuse)
-        put_keep(puts, entry, false);
+    struct puts *puts = begin->puts;
+    struct kvf_found found;
+    if (puts->write_at_reuse && kvf_index_find(puts->index, begin->ns, &item->key, &found) &&
+        found.entry != NULL)
+        put_keep(puts, found.entry, false);
 }
 
 static void keep_each(void *context, struct kvf_entry *entry)

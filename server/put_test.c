@@ -160,7 +160,7 @@ static void begin__no_memory_for_the_last_of_its_places__takes_none_and_waits(vo
     begin(&places, LIST(1, 2), 2, NODE_BLOCK_BYTES, 15000);
     assert_int_equal(places.answered, 0);
     assert_int_equal(dirty_bytes(), 0);
-    assert_null(node_find(&node, 1));
+    assert_false(node_has(&node, 1));
     node_return_memory(&node);
     node_run_until(places.answered == 1);
     put_abort(places.puts[0]);
@@ -176,7 +176,7 @@ static void begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged
     node_put(&node, 1);
     node_take_memory(&node);
     begin(&places, LIST(1, 2), 2, NODE_BLOCK_BYTES, 15000);
-    kvf_index_unlink(node.index, node_find(&node, 1));
+    node_forget(&node, 1);
     node_return_memory(&node);
     node_run_until(places.answered == 1);
     assert_int_equal(dirty_bytes(), NODE_BLOCK_BYTES);
@@ -184,6 +184,12 @@ static void begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged
         if (places.puts[i] != NULL)
             put_abort(places.puts[i]);
     node_stop(&node);
+}
+
+static bool is_stored(unsigned block)
+{
+    struct kvf_found found;
+    return node_look(&node, block, &found) && found.on_ssd;
 }
 
 static void finish__ssd__is_visible_at_once_and_clean_when_durable(void **state)
@@ -199,7 +205,8 @@ static void finish__ssd__is_visible_at_once_and_clean_when_durable(void **state)
     node_run_until(dirty_bytes() == 0);
     assert_true(entry->on_ssd && !entry->dirty);
     node_evict(&node);
-    assert_false(entry->resident);
+    assert_null(node_find(&node, 1)); /* only a record is left */
+    assert_true(is_stored(1));
     node_stop(&node);
 }
 
@@ -208,7 +215,7 @@ static void finish__forgotten_while_it_is_written__leaves_nothing(void **state)
     (void)state;
     node_start(&node, &(struct node_options){.ssd = true});
     node_commit(node_begin(&node, 1), 1);
-    kvf_index_unlink(node.index, node_find(&node, 1));
+    node_forget(&node, 1);
     struct put *again = node_begin(&node, 1); /* the key is free at once */
     node_commit(again, 1);
     node_run_until(dirty_bytes() == 0);
@@ -232,13 +239,13 @@ static void quarantine__engine_gone__key_is_free_memory_is_not(void **state)
     node_start(&node, &(struct node_options){0});
     struct put *put = node_begin(&node, 1);
     put_quarantine(put);
-    assert_null(node_find(&node, 1));
+    assert_false(node_has(&node, 1));
     assert_int_equal(dirty_bytes(), NODE_BLOCK_BYTES);
     assert_int_equal(node.puts.quarantine_bytes, NODE_BLOCK_BYTES);
     struct put *other = node_begin(&node, 1);
     put_abort(put);
     assert_int_equal(node.puts.quarantine_bytes, 0);
-    assert_non_null(node_find(&node, 1));
+    assert_true(node_has(&node, 1));
     put_abort(other);
     node_stop(&node);
 }
@@ -277,12 +284,6 @@ static void sync__waits_for_what_is_being_written_and_not_for_more(void **state)
 }
 
 /* ---- what is worth a place on SSD ---- */
-
-static bool is_stored(unsigned block)
-{
-    struct kvf_entry *entry = node_find(&node, block);
-    return entry != NULL && entry->on_ssd;
-}
 
 static void reuse__second_put__writes_the_block(void **state)
 {

@@ -167,6 +167,9 @@ static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *s
     add_number(json, pool, "pull", stats->pool.pull);
     add_number(json, pool, "serve", stats->pool.serve);
     add_number(json, pool, "clean", stats->pool.clean);
+    cJSON *index = add_object(json, root, "index");
+    add_number(json, index, "blocks", stats->index.blocks);
+    add_number(json, index, "bytes", stats->index.bytes);
     cJSON *query = add_object(json, root, "query");
     add_number(json, query, "bytes", stats->query.bytes);
     add_number(json, query, "peak_bytes", stats->query.peak_bytes);
@@ -302,6 +305,8 @@ static void print_pool(FILE *out, const struct kvf_stats *stats)
     labelled(out, "pool_class_bytes", "class", "pull", stats->pool.pull);
     labelled(out, "pool_class_bytes", "class", "serve", stats->pool.serve);
     labelled(out, "pool_class_bytes", "class", "clean", stats->pool.clean);
+    gauge(out, "index_blocks", stats->index.blocks, "Blocks known, in DRAM or on SSD");
+    gauge(out, "index_bytes", stats->index.bytes, "Memory of the index, beside the pool");
 }
 
 /* What depends on drives and has their path as a label. False: no memory. */

@@ -88,6 +88,9 @@ struct kvf_stats {
         uint64_t bytes, dirty, pull, serve, clean;
     } pool; /* bytes: the whole; the classes: charged now; clean: cached and unpinned now */
     struct {
+        uint64_t blocks, bytes; /* blocks known; what the index takes for them, beside the pool */
+    } index;
+    struct {
         uint64_t bytes, peak_bytes, peak_instance_bytes;
         uint64_t waited; /* Gets and Reads that were not admitted at once */
     } query;

@@ -78,12 +78,14 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     stats.drives = two_drives;
     stats.drive_count = 2;
     cJSON *root = json_of(&stats);
-    keys_are(root, "node_id state boot_epoch transport read_batch_mib pull serve puts pool query "
-                   "coalesced_loads ssd drain");
+    keys_are(root,
+             "node_id state boot_epoch transport read_batch_mib pull serve puts pool index query "
+             "coalesced_loads ssd drain");
     keys_are(at(root, "pull"), "reads blocks bytes misses");
     keys_are(at(root, "serve"), "reads blocks bytes busy");
     keys_are(at(root, "puts"), "blocks exists busy");
     keys_are(at(root, "pool"), "bytes dirty pull serve clean");
+    keys_are(at(root, "index"), "blocks bytes");
     keys_are(at(root, "query"), "bytes peak_bytes peak_instance_bytes waited");
     keys_are(at(root, "drain"), "query_bytes leases pinned_bytes ssd_reads ssd_writes dirty_bytes "
                                 "quarantine_bytes");
@@ -135,6 +137,8 @@ static void json__each_number__comes_from_its_field(void **state)
     stats.counters.coalesced_loads = 11;
     stats.drain.quarantine_bytes = 12;
     stats.drain.leases = 13;
+    stats.index.blocks = 14;
+    stats.index.bytes = 15;
     stats.degraded = "a drive is read-only";
     cJSON *root = json_of(&stats);
     assert_string_equal(at(root, "node_id")->valuestring, "n1");
@@ -154,6 +158,8 @@ static void json__each_number__comes_from_its_field(void **state)
     assert_int_equal(at(root, "coalesced_loads")->valueint, 11);
     assert_int_equal(at(at(root, "drain"), "quarantine_bytes")->valueint, 12);
     assert_int_equal(at(at(root, "drain"), "leases")->valueint, 13);
+    assert_int_equal(at(at(root, "index"), "blocks")->valueint, 14);
+    assert_int_equal(at(at(root, "index"), "bytes")->valueint, 15);
     cJSON_Delete(root);
 }
 
@@ -231,6 +237,8 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_ssd_registrations_total 0",
         "kvferry_queries_waited_total 0",
         "kvferry_coalesced_loads_total 0",
+        "kvferry_index_blocks 0",
+        "kvferry_index_bytes 0",
         "kvferry_query_peak_bytes 0",
         "kvferry_query_peak_instance_bytes 0",
         "kvferry_drain_query_bytes 0",

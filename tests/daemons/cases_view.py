@@ -106,6 +106,7 @@ def stat_has_every_name(case):
     wanted = {
         "pull": ["reads", "blocks", "bytes", "misses"], "serve": ["reads", "blocks", "bytes", "busy"],
         "puts": ["blocks", "exists", "busy"], "pool": ["bytes", "dirty", "pull", "serve", "clean"],
+        "index": ["blocks", "bytes"],
         "query": ["bytes", "peak_bytes", "peak_instance_bytes", "waited"], "drain": GAUGES,
     }
     for name in ("node_id", "state", "boot_epoch", "transport", "read_batch_mib", "coalesced_loads"):

@@ -1,0 +1,58 @@
+/* What the index keeps of blocks that lie only on SSD, of which there may be tens of millions: 56 bytes and the key for
+ * each, and at most 8 bytes for finding it.
+ *
+ * Records lie in slabs, one kind for each length of key in steps of 8 bytes, and name one another by 32-bit links:
+ *
+ *     buckets  -> record -> record          those whose hash falls into one bucket, singly linked
+ *     segments -> record <-> record         those of one segment, so that reclaiming it costs what lies there
+ *
+ * Slabs and buckets come and go one at a time, so no call does more than its own work, and nothing is ever copied into
+ * something twice its size. Whatever finds no memory changes nothing.
+ *
+ * A segment is a number here; which drive's it is, and which filling of it, the index knows. Owner thread: the
+ * Manager's. */
+#ifndef KVFERRY_SERVER_COLD_H
+#define KVFERRY_SERVER_COLD_H
+
+#include "base/block.h"
+#include "base/status.h"
+
+#include <stddef.h>
+
+struct kvf_cold;
+
+/* A link names a record until that is removed; this one names none. */
+#define KVF_COLD_NONE UINT32_MAX
+
+/* A record, unpacked. */
+struct kvf_cold_block {
+    struct kvf_key key;
+    uint32_t space; /* number of its namespace */
+    struct kvf_generation generation;
+    uint32_t length;
+    uint32_t crc32c;
+    uint32_t segment;
+    uint32_t page; /* of the segment, where its payload begins */
+    bool hot;
+    bool pulled;
+};
+
+KVF_MUST_USE struct kvf_status kvf_cold_create(uint32_t segment_count, struct kvf_cold **give);
+void kvf_cold_destroy(struct kvf_cold *cold);
+
+/* `hash` is of namespace and key. The block must not be there yet. False: out of memory. */
+KVF_MUST_USE bool kvf_cold_add(struct kvf_cold *cold, uint64_t hash,
+                               const struct kvf_cold_block *block);
+/* KVF_COLD_NONE: not there. */
+uint32_t kvf_cold_find(const struct kvf_cold *cold, uint64_t hash, uint32_t space,
+                       const struct kvf_key *key);
+void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_block *block);
+void kvf_cold_remove(struct kvf_cold *cold, uint32_t link);
+/* One of those in the segment; KVF_COLD_NONE: it has none. */
+uint32_t kvf_cold_in_segment(const struct kvf_cold *cold, uint32_t segment);
+
+uint64_t kvf_cold_count(const struct kvf_cold *cold);
+/* All that was allocated. */
+uint64_t kvf_cold_bytes(const struct kvf_cold *cold);
+
+#endif
