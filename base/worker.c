@@ -1,9 +1,8 @@
 #include "base/worker.h"
 
 #include "base/list.h"
+#include "base/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 struct kvf_worker {
@@ -45,19 +44,6 @@ static void finish(struct kvf_post *post)
     job->done(job);
 }
 
-/* Signals are the business of the thread that waits for them, never of this one. */
-static int start_thread(struct kvf_worker *worker)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&worker->thread, NULL, serve, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0)
-        (void)pthread_setname_np(worker->thread, "kvf-worker");
-    return error;
-}
-
 struct kvf_status kvf_worker_create(struct kvf_loop *loop, struct kvf_worker **give)
 {
     struct kvf_worker *worker = calloc(1, sizeof(*worker));
@@ -66,7 +52,7 @@ struct kvf_status kvf_worker_create(struct kvf_loop *loop, struct kvf_worker **g
     worker->loop = loop;
     pthread_mutex_init(&worker->mutex, NULL);
     pthread_cond_init(&worker->wake, NULL);
-    int error = start_thread(worker);
+    int error = kvf_thread_start(&worker->thread, "kvf-worker", serve, worker);
     if (error != 0) {
         pthread_cond_destroy(&worker->wake);
         pthread_mutex_destroy(&worker->mutex);

@@ -5,6 +5,7 @@
 #include "server/http.h"
 
 #include "base/address.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <microhttpd.h>
@@ -330,10 +331,9 @@ static bool start_threads(struct kvf_http *http, int fd)
 {
     const unsigned flags =
         MHD_USE_EPOLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME;
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool asker = pthread_create(&http->asker, NULL, asking, http) == 0;
+    sigset_t before;
+    kvf_thread_deafen(&before);
+    bool asker = kvf_thread_start(&http->asker, "kvf-http", asking, http) == 0;
     if (asker)
         http->daemon =
             MHD_start_daemon(flags, 0, NULL, NULL, serve, http, MHD_OPTION_LISTEN_SOCKET, fd,
@@ -342,7 +342,7 @@ static bool start_threads(struct kvf_http *http, int fd)
                              completed, NULL, MHD_OPTION_END);
     else
         (void)close(fd);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    kvf_thread_hear_again(&before);
     if (asker && http->daemon == NULL) { /* the socket went with it */
         pthread_mutex_lock(&http->lock);
         http->stopping = true;

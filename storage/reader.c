@@ -3,8 +3,8 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "storage/pin.h"
-#include "storage/thread.h"
 
 #include <errno.h>
 #include <semaphore.h>

@@ -3,8 +3,8 @@
  * Owner of everything here but what core.h puts under the lock: the writer thread. */
 #include "storage/writer.h"
 
+#include "base/thread.h"
 #include "storage/lane.h"
-#include "storage/thread.h"
 
 #include <errno.h>
 #include <semaphore.h>

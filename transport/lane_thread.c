@@ -1,8 +1,8 @@
 #include "transport/lane_thread.h"
 
 #include "base/list.h"
+#include "base/thread.h"
 
-#include <signal.h>
 #include <stdio.h>
 
 static void *serve(void *argument)
@@ -22,19 +22,13 @@ struct kvf_status lane_thread_start(struct lane_thread *thread, unsigned number)
     thread->stop.run = run_stop;
     KVF_TRY(kvf_loop_create(&thread->loop));
 
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread->id, NULL, serve, thread);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        lane_thread_free(thread);
-        return kvf_fail(KVF_MODULE_TRANSPORT, KVF_NO_MEMORY, error);
-    }
     char name[16];
     (void)snprintf(name, sizeof(name), "kvf-lane-%u", number % 1000);
-    (void)pthread_setname_np(thread->id, name);
-    return kvf_ok();
+    int error = kvf_thread_start(&thread->id, name, serve, thread);
+    if (error == 0)
+        return kvf_ok();
+    lane_thread_free(thread);
+    return kvf_fail(KVF_MODULE_TRANSPORT, KVF_NO_MEMORY, error);
 }
 
 void lane_thread_join(struct lane_thread *thread)

@@ -3,10 +3,10 @@
 #include "base/address.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "proto/rpc/accept.h"
 
 #include <grpc/support/log.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,18 +101,15 @@ static void log_line(gpr_log_func_args *line)
 /* Threads that are born in here take no signals: those are for the thread that waits for them. */
 static struct kvf_status start(struct kvf_rpc *rpc)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    kvf_thread_deafen(&before);
     gpr_set_log_function(log_line);
     grpc_init();
     rpc->queue = grpc_completion_queue_create_for_next(NULL);
-    int error = pthread_create(&rpc->thread, NULL, serve_queue, rpc);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) {
-        (void)pthread_setname_np(rpc->thread, "kvf-rpc");
+    int error = kvf_thread_start(&rpc->thread, "kvf-rpc", serve_queue, rpc);
+    kvf_thread_hear_again(&before);
+    if (error == 0)
         return kvf_ok();
-    }
     grpc_completion_queue_shutdown(rpc->queue);
     grpc_completion_queue_destroy(rpc->queue);
     grpc_shutdown();
