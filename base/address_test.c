@@ -98,7 +98,7 @@ static void parse__longest_host__fits_and_one_more_does_not(void **state)
         strcpy(text + bytes, ":65535");
         assert_int_equal(kvf_address_parse(text, &address), bytes == 255);
     }
-    memcpy(text, "[fe80::1%", 9);
+    strcpy(text, "[fe80::1%");
     for (size_t bytes = 255; bytes <= 256; bytes++) {
         memset(text + 9, 'a', bytes - 8);
         strcpy(text + 1 + bytes, "]:65535");

@@ -153,7 +153,7 @@ static uint32_t receive_some(struct tcp_lane *lane, bool *drained)
                                            : TCP_HEADER_BYTES - receiver->header_bytes;
     struct iovec pieces[2] = {{payload > 0 ? payload_place(lane) : ahead, payload}, {ahead, extra}};
     ssize_t got = readv(lane->watch.fd, pieces, 2);
-    *drained = got < (ssize_t)(payload + extra);
+    *drained = got < (ssize_t)payload + (ssize_t)extra;
     if (got <= 0) {
         if (got == 0)
             lane_end(&lane->lane, lane_fail(KVF_UNAVAILABLE, 0));
