@@ -243,3 +243,12 @@ void plain_file_make(const char *path, uint64_t bytes)
     (void)close(fd);
     (void)munmap(memory, PLAIN_PIECE_BYTES);
 }
+
+void plain_file_write(const char *path, const uint8_t *from, uint64_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0644);
+    if (fd < 0 || write(fd, from, bytes) != (ssize_t)bytes || fsync(fd) != 0)
+        bench_die("%s: cannot write %llu bytes: %s", path, (unsigned long long)bytes,
+                  strerror(errno));
+    (void)close(fd);
+}

@@ -29,5 +29,7 @@ double plain_reads_only(struct plain_source *source, uint64_t bytes);
 
 /* A file of `bytes` random bytes, written through to the drive; kept when it is there already. */
 void plain_file_make(const char *path, uint64_t bytes);
+/* A file of these bytes, written through; what was there is gone. `bytes` is whole pages. */
+void plain_file_write(const char *path, const uint8_t *from, uint64_t bytes);
 
 #endif

@@ -13,8 +13,18 @@ def size(number):
 
 
 def quartiles(row, key):
+    if key + "_quartiles" not in row:
+        return f"{row[key]:.2f}"
     low, high = row[key + "_quartiles"]
     return f"{row[key]:.2f} ({low:.2f} to {high:.2f})"
+
+
+KNOWN = {"name", "device", "block_bytes", "ours", "limit", "limit2", "ratio", "ratio2", "unit", "n",
+         "ratio_quartiles", "ratio2_quartiles"}
+
+
+def more(row):
+    return " ".join(f"{key}={value}" for key, value in row.items() if key not in KNOWN)
 
 
 def cells(row):
@@ -29,11 +39,12 @@ def cells(row):
         f"{row['limit2']:.3f}" if "limit2" in row else "",
         quartiles(row, "ratio2") if "limit2" in row else "",
         str(row["n"]),
+        more(row),
     ]
 
 
 def table(rows):
-    lines = [["row", "device", "block", "ours", "limit", "unit", "ratio (quartiles)", "limit2", "ratio2", "pairs"]]
+    lines = [["row", "device", "block", "ours", "limit", "unit", "ratio (quartiles)", "limit2", "ratio2", "pairs", "more"]]
     lines += [cells(row) for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:

@@ -31,6 +31,7 @@ void rounds_run(struct rounds *rounds, unsigned pairs, rounds_round *ours, round
     rounds->has_limit2 = limit2 != NULL;
     for (unsigned i = 0; i < ROUNDS_WARM_UP; i++)
         run_pair(rounds, i % 2 != 0, ours, limit, limit2, context, 0);
+    rounds->ours_cpu_s = rounds->limit_cpu_s = 0;
     for (rounds->n = 0; rounds->n < pairs; rounds->n++)
         run_pair(rounds, rounds->n % 2 != 0, ours, limit, limit2, context, rounds->n);
 }
@@ -45,8 +46,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The value with `share` of the others below it; sorts a copy. */
-static double quantile(const double *values, unsigned n, double share)
+double rounds_quantile(const double *values, unsigned n, double share)
 {
     double sorted[ROUNDS_MAX];
     memcpy(sorted, values, n * sizeof(*values));
@@ -69,8 +69,30 @@ static void print_ratio(const char *key, const struct rounds *rounds, const doub
     for (unsigned i = 0; i < rounds->n; i++)
         ratios[i] = limit_s[i] / rounds->ours_s[i];
     (void)printf(", \"%s\": %.3f, \"%s_quartiles\": [%.3f, %.3f]", key,
-                 quantile(ratios, rounds->n, 0.5), key, quantile(ratios, rounds->n, 0.25),
-                 quantile(ratios, rounds->n, 0.75));
+                 rounds_quantile(ratios, rounds->n, 0.5), key,
+                 rounds_quantile(ratios, rounds->n, 0.25),
+                 rounds_quantile(ratios, rounds->n, 0.75));
+}
+
+void rounds_more(struct rounds *rounds, const char *format, ...)
+{
+    va_list arguments;
+    size_t used = strlen(rounds->more);
+    used += (size_t)snprintf(rounds->more + used, sizeof(rounds->more) - used, ", ");
+    va_start(arguments, format);
+    int added = vsnprintf(rounds->more + used, sizeof(rounds->more) - used, format, arguments);
+    va_end(arguments);
+    if (added < 0 || used + (size_t)added >= sizeof(rounds->more))
+        bench_die("a row has too many members");
+}
+
+static void print_cpu(const struct rounds *rounds)
+{
+    double gib = (double)rounds->round_bytes * rounds->n / (double)(1 << 30);
+    if (rounds->ours_cpu_s > 0)
+        (void)printf(", \"cpu_s_per_gib\": %.3f", rounds->ours_cpu_s / gib);
+    if (rounds->limit_cpu_s > 0)
+        (void)printf(", \"limit_cpu_s_per_gib\": %.3f", rounds->limit_cpu_s / gib);
 }
 
 void rounds_print(const struct rounds *rounds)
@@ -78,16 +100,17 @@ void rounds_print(const struct rounds *rounds)
     (void)printf("{\"name\": \"%s\", \"device\": \"%s\", \"block_bytes\": %llu", rounds->name,
                  rounds->device, (unsigned long long)rounds->block_bytes);
     (void)printf(", \"ours\": %.4g, \"limit\": %.4g",
-                 in_unit(rounds, quantile(rounds->ours_s, rounds->n, 0.5)),
-                 in_unit(rounds, quantile(rounds->limit_s, rounds->n, 0.5)));
+                 in_unit(rounds, rounds_quantile(rounds->ours_s, rounds->n, 0.5)),
+                 in_unit(rounds, rounds_quantile(rounds->limit_s, rounds->n, 0.5)));
     print_ratio("ratio", rounds, rounds->limit_s);
     if (rounds->has_limit2) {
         (void)printf(", \"limit2\": %.4g",
-                     in_unit(rounds, quantile(rounds->limit2_s, rounds->n, 0.5)));
+                     in_unit(rounds, rounds_quantile(rounds->limit2_s, rounds->n, 0.5)));
         print_ratio("ratio2", rounds, rounds->limit2_s);
     }
-    (void)printf(", \"unit\": \"%s\", \"n\": %u}\n", rounds->unit == ROUNDS_MS ? "ms" : "GB/s",
-                 rounds->n);
+    print_cpu(rounds);
+    (void)printf("%s, \"unit\": \"%s\", \"n\": %u}\n", rounds->more,
+                 rounds->unit == ROUNDS_MS ? "ms" : "GB/s", rounds->n);
     (void)fflush(stdout);
 }
 
@@ -98,6 +121,15 @@ double bench_now_s(void)
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+double bench_cpu_s(int pid)
+{
+    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+    struct timespec used;
+    if ((pid != 0 && clock_getcpuclockid(pid, &clock) != 0) || clock_gettime(clock, &used) != 0)
+        bench_die("process %d: no CPU time to be had", pid);
+    return (double)used.tv_sec + (double)used.tv_nsec / 1e9;
 }
 
 void bench_pin(int core)
@@ -139,10 +171,14 @@ void *bench_allocate(size_t bytes)
 
 uint8_t *bench_memory(size_t bytes)
 {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    const size_t huge = (size_t)2 << 20;
+    uint8_t *memory =
+        mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         bench_die("no memory for %zu bytes", bytes);
+    memory += -(uintptr_t)memory % huge;
+    /* A drive asks for runs of memory: a buffer of single pages would make the limit slower than it can be. */
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
     bench_fill(memory, bytes, bytes);
     return memory;
 }
