@@ -7,16 +7,20 @@
 
 /* ---- segments ---- */
 
-static struct kvf_segment *oldest_sealed(const struct kvf_drive *drive)
+/* The one to ask for next. While recovery has not told the oldest one, nothing younger goes in its place: recovery is to
+ * take it first. */
+static struct kvf_segment *oldest_sealed(struct kvf_drive *drive)
 {
     struct kvf_segment *oldest = NULL;
     for (uint32_t i = 0; i < drive->segment_count; i++) {
         struct kvf_segment *segment = &drive->segments[i];
-        if (segment->state == KVF_SEGMENT_SEALED && !segment->asked &&
+        bool sealed = segment->state == KVF_SEGMENT_SEALED && !segment->asked;
+        if ((sealed || segment->state == KVF_SEGMENT_UNREAD) &&
             (oldest == NULL || segment->sequence < oldest->sequence))
             oldest = segment;
     }
-    return oldest;
+    drive->wants_oldest = oldest != NULL && oldest->state == KVF_SEGMENT_UNREAD;
+    return drive->wants_oldest ? NULL : oldest;
 }
 
 /* Keep two segments free, or on their way to be (one, where there are only a few). The message rides on an append that
@@ -217,6 +221,20 @@ static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int err
     return moved;
 }
 
+/* Is there a segment that may be free one day? */
+static bool may_come_back(struct kvf_lane *lane)
+{
+    bool may = false;
+    (void)pthread_mutex_lock(&lane->store->lock);
+    for (uint32_t i = 0; i < lane->drive->segment_count && !may; i++) {
+        enum kvf_segment_state state = lane->drive->segments[i].state;
+        may = state == KVF_SEGMENT_FREE || state == KVF_SEGMENT_SEALED ||
+              state == KVF_SEGMENT_FREEING || state == KVF_SEGMENT_UNREAD;
+    }
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    return may;
+}
+
 /* Start the next thing for what is queued, if it may start now. */
 static void start_next(struct kvf_lane *lane)
 {
@@ -226,11 +244,11 @@ static void start_next(struct kvf_lane *lane)
         return;
     struct kvf_append *first = kvf_append_at(lane->queue.next);
     if (lane->filling.segment == NULL && !take_segment(lane)) {
-        if (lane->store->options.reclaim != NULL) {
+        if (lane->store->options.reclaim != NULL && may_come_back(lane)) {
             ask_for_segments(lane, first);
             return;
         }
-        /* Nobody could give one back. */
+        /* Nobody can give one back. */
         while (!kvf_list_is_empty(&lane->queue))
             end_append(lane, kvf_append_at(kvf_list_pop_front(&lane->queue)),
                        kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));

@@ -34,6 +34,7 @@ struct bench {
     struct kvf_loop *loop;
     struct kvf_arena arena;
     struct kvf_store *store;
+    struct kvf_recovery recovery; /* context: NULL once it has ended */
     uint64_t block_bytes;
     uint32_t count, ended;
     struct kvf_append *appends;
@@ -50,9 +51,16 @@ static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t se
     (void)context, (void)drive, (void)segment, (void)sequence; /* there is room for all */
 }
 
-static void found(void *context, const struct kvf_record *record, struct kvf_location location)
+static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
+                  struct kvf_location location)
 {
-    (void)context, (void)record, (void)location;
+    (void)recovery, (void)record, (void)location;
+}
+
+static void recovered(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    (void)result;
+    recovery->context = NULL;
 }
 
 static void store_open(const char *path)
@@ -73,11 +81,14 @@ static void store_open(const char *path)
         .arena_count = 1,
         .reclaim = reclaim,
     };
+    bench.recovery = (struct kvf_recovery){.found = found, .ended = recovered, .context = &bench};
     if (mkdir(path, 0700) != 0)
         bench_die("%s: %s", path, strerror(errno));
     if (!kvf_is_ok(kvf_store_open(&options, &bench.store, &why)) ||
-        !kvf_is_ok(kvf_store_recover(bench.store, found, NULL, &why)))
+        !kvf_is_ok(kvf_store_recover(bench.store, &bench.recovery, &why)))
         bench_die("%s", why.text);
+    while (bench.recovery.context != NULL)
+        kvf_loop_run_once(bench.loop, 1000);
 }
 
 static struct kvf_extent extent_of(uint32_t block)
