@@ -221,20 +221,6 @@ static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int err
     return moved;
 }
 
-/* Is there a segment that may be free one day? */
-static bool may_come_back(struct kvf_lane *lane)
-{
-    bool may = false;
-    (void)pthread_mutex_lock(&lane->store->lock);
-    for (uint32_t i = 0; i < lane->drive->segment_count && !may; i++) {
-        enum kvf_segment_state state = lane->drive->segments[i].state;
-        may = state == KVF_SEGMENT_FREE || state == KVF_SEGMENT_SEALED ||
-              state == KVF_SEGMENT_FREEING || state == KVF_SEGMENT_UNREAD;
-    }
-    (void)pthread_mutex_unlock(&lane->store->lock);
-    return may;
-}
-
 /* Start the next thing for what is queued, if it may start now. */
 static void start_next(struct kvf_lane *lane)
 {
@@ -244,11 +230,11 @@ static void start_next(struct kvf_lane *lane)
         return;
     struct kvf_append *first = kvf_append_at(lane->queue.next);
     if (lane->filling.segment == NULL && !take_segment(lane)) {
-        if (lane->store->options.reclaim != NULL && may_come_back(lane)) {
+        if (lane->store->options.reclaim != NULL) {
             ask_for_segments(lane, first);
             return;
         }
-        /* Nobody can give one back. */
+        /* Nobody could give one back. */
         while (!kvf_list_is_empty(&lane->queue))
             end_append(lane, kvf_append_at(kvf_list_pop_front(&lane->queue)),
                        kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));
@@ -339,12 +325,25 @@ static void step_read_only(struct kvf_lane *lane)
         start_probe(lane);
 }
 
+/* No segment is open, free, or may be one day: recovery could not read any of them. */
+static bool is_used_up(struct kvf_lane *lane)
+{
+    bool used_up = lane->filling.segment == NULL;
+    (void)pthread_mutex_lock(&lane->store->lock);
+    for (uint32_t i = 0; i < lane->drive->segment_count && used_up; i++)
+        used_up = lane->drive->segments[i].state == KVF_SEGMENT_LOST;
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    return used_up;
+}
+
 /* The older group first. */
 bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
 {
     settle(lane, &lane->groups[lane->next_group]);
     settle(lane, &lane->groups[1 - lane->next_group]);
     settle(lane, &lane->service);
+    if (!kvf_list_is_empty(&lane->queue) && is_used_up(lane))
+        fail_drive(lane, ENOSPC);
     int error = drive_error(lane);
     if (error != 0) {
         bool moved = abandon_queue(lane, lanes, error);

@@ -253,7 +253,7 @@ static void recover__segment_unreadable__is_named_and_neither_filled_nor_freed(v
     fixture_fini(&f);
 }
 
-static void append__every_segment_is_unreadable__ends(void **state)
+static void append__every_segment_is_unreadable__drive_is_read_only(void **state)
 {
     struct fixture f;
     (void)state;
@@ -265,6 +265,7 @@ static void append__every_segment_is_unreadable__ends(void **state)
     fixture_wait_recovery(&f);
     assert_int_equal(f.result.unreadable, SEGMENTS);
     assert_int_equal(fixture_put(&f, &more[0], 1000, LENGTH).code, KVF_NO_SPACE);
+    assert_true(fixture_stats(&f).read_only);
     fixture_fini(&f);
 }
 
@@ -314,7 +315,7 @@ int main(void)
         cmocka_unit_test(close__before_anything_was_told__nothing_is_lost),
         cmocka_unit_test(store__killed_during_recovery__the_next_one_finds_all),
         cmocka_unit_test(recover__segment_unreadable__is_named_and_neither_filled_nor_freed),
-        cmocka_unit_test(append__every_segment_is_unreadable__ends),
+        cmocka_unit_test(append__every_segment_is_unreadable__drive_is_read_only),
         cmocka_unit_test(recover__many_small_records__all_told_once),
     };
     return cmocka_run_group_tests_name("recovery while serving", tests, NULL, NULL);
