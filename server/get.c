@@ -49,12 +49,41 @@ static void settle_charge(struct get *get, struct get_item *item)
 
 /* ---- planning ---- */
 
-static void settled(struct kvf_entry_watch *watch)
+static void look_again(struct get_item *item)
 {
-    struct get_item *item = kvf_container(watch, struct get_item, watch);
     get_item_set_state(item, GET_NEW);
     if (--item->get->waits == 0)
         get_step(item->get);
+}
+
+static void settled(struct kvf_entry_watch *watch)
+{
+    look_again(kvf_container(watch, struct get_item, watch));
+}
+
+static void recovery_told(struct kvf_await *await)
+{
+    struct get_item *item = kvf_container(await, struct get_item, await);
+    item->awaits = false;
+    look_again(item);
+}
+
+/* It is nowhere, as far as is known by now. */
+static void plan_unknown(struct get *get, struct get_item *item)
+{
+    struct kvf_awaited *awaited = get->gets->awaited;
+    if (!kvf_awaited_is_open(awaited)) {
+        miss(item, item->code == KVF_OK ? KVF_NOT_FOUND : item->code);
+    } else if (get->lookup_only) {
+        miss(item, KVF_PENDING);
+    } else {
+        get_item_set_state(item, GET_PENDING);
+        item->awaits = true;
+        item->await =
+            (struct kvf_await){.ns = get->ns, .key = &item->key, .settled = recovery_told};
+        get->waits++;
+        kvf_awaited_add(awaited, &item->await);
+    }
 }
 
 static void plan_item(struct get *get, struct get_item *item)
@@ -78,7 +107,7 @@ static void plan_item(struct get *get, struct get_item *item)
         item->origin = KVF_ORIGIN_LOCAL;
         get_item_set_state(item, GET_PLANNED);
     } else if (get_source_address(get, item->source) == NULL) {
-        miss(item, item->code == KVF_OK ? KVF_NOT_FOUND : item->code);
+        plan_unknown(get, item);
     } else {
         get_item_set_state(item, item->length != 0 && !get->lookup_only ? GET_PLANNED : GET_ASKING);
     }
@@ -92,10 +121,12 @@ static bool is_before_admission(const struct get_item *item)
 /* Take an item back that holds nothing yet. */
 static void give_up(struct get *get, struct get_item *item, enum kvf_code code)
 {
-    if (item->state == GET_PENDING) {
+    if (item->state == GET_PENDING && item->awaits)
+        kvf_awaited_remove(get->gets->awaited, &item->await);
+    else if (item->state == GET_PENDING)
         kvf_entry_unwatch(&item->watch);
-        get->waits--;
-    }
+    get->waits -= item->state == GET_PENDING;
+    item->awaits = false;
     miss(item, code);
 }
 

@@ -7,13 +7,15 @@
  *   ANSWERED  `answered` has run; what is OK stays pinned until it is released
  *
  * A block that fails in one place is asked for in the next (other copies, other sources) while time
- * is left. At the deadline what is not there is a miss; the caller hears at once, while loads that
+ * is left. What would end as a miss while recovery may still find it waits for that, without an
+ * extent. At the deadline what is not there is a miss; the caller hears at once, while loads that
  * cannot stop keep their charge until they have. The struct frees itself when it is answered (or
  * dropped), all blocks are released and no load is left. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_GET_H
 #define KVFERRY_SERVER_GET_H
 
 #include "server/admission.h"
+#include "server/awaited.h"
 #include "server/index.h"
 #include "server/load.h"
 #include "server/put.h"
@@ -31,7 +33,8 @@ struct gets {
     struct kvf_admission *admission;
     struct kvf_sources *sources; /* NULL: no way to pull (no transport) */
     struct kvf_counters *counters;
-    const char *const *peers; /* sources to ask when a request has no hint, in order */
+    struct kvf_awaited *awaited; /* NULL: no SSD tier */
+    const char *const *peers;    /* sources to ask when a request has no hint, in order */
     size_t peer_count;
     uint64_t read_batch_bytes;
     unsigned read_batches_in_flight;
@@ -43,7 +46,7 @@ struct gets {
 
 enum get_item_state {
     GET_NEW = 0,  /* to be looked up in the index, then in sources from `source` on */
-    GET_PENDING,  /* waits for a put's commit here */
+    GET_PENDING,  /* waits for a put's commit here, or for recovery to find it */
     GET_ASKING,   /* waits for a source's Lookup */
     GET_PLANNED,  /* its length is known: goes to admission */
     GET_LOADING,  /* charged, pinned, waits for its load */
@@ -69,7 +72,9 @@ struct get_item {
     bool starts;     /* it gave the entry its extent and starts its load */
     bool loading;    /* its load is not gone yet */
     bool pending;    /* ASKING: the source said PENDING; to be asked again after a pause */
+    bool awaits;     /* PENDING: for recovery */
     struct kvf_entry_watch watch;
+    struct kvf_await await;
     struct kvf_load_waiter waiter;
 };
 

@@ -144,9 +144,85 @@ static void get__pending_put_aborted__is_a_miss(void **state)
     node_stop(&node);
 }
 
+/* ---- while recovery runs ---- */
+
+static void get__recovery_finds_it__is_read_without_memory_until_then(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    struct node_lost lost = node_lose(&node, 1);
+    kvf_awaited_open(&node.awaited);
+    node_get_start(&node, &ask, LIST(1, 1), 2, 10 * SECONDS);
+    assert_int_equal(ask.answered, 0);
+    assert_int_equal(node.admission.query.used_bytes, 0);
+    node_recovers(&node, &lost);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    assert_int_equal(ask.tiers[1], KVF_TIER_SSD);
+    node_get_release(&ask);
+    kvf_awaited_close(&node.awaited);
+    node_stop(&node);
+}
+
+static void get__recovery_ends_without_it__is_a_miss(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    kvf_awaited_open(&node.awaited);
+    node_get_start(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    assert_int_equal(ask.answered, 0);
+    kvf_awaited_close(&node.awaited);
+    assert_int_equal(ask.answered, 1);
+    assert_int_equal(ask.codes[1], KVF_NOT_FOUND);
+    assert_int_equal(ask.freed, 1);
+    node_stop(&node);
+}
+
+static void get__put_while_it_waits_for_recovery__has_what_was_put(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    struct node_lost lost = node_lose(&node, 1);
+    kvf_awaited_open(&node.awaited);
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    struct put *put = node_begin(&node, 1);
+    node_recovers(&node, &lost); /* an older one: it does not replace what is being put */
+    assert_int_equal(ask.answered, 0);
+    node_commit(put, 1);
+    node_recovers(&node, &lost);
+    assert_int_equal(ask.answered, 1);
+    assert_int_equal(ask.tiers[0], KVF_TIER_DRAM);
+    assert_true(node_find(&node, 1)->generation.counter > lost.record.generation.counter);
+    node_get_release(&ask);
+    kvf_awaited_close(&node.awaited);
+    node_stop(&node);
+}
+
+static void lookup__while_recovery_runs__unknown_is_pending(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    node_start(&node, &(struct node_options){.ssd = true});
+    node_put(&node, 1);
+    kvf_awaited_open(&node.awaited);
+    node_get_prepare(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
+    ask.get->lookup_only = true;
+    get_start(ask.get);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    assert_int_equal(ask.codes[1], KVF_PENDING);
+    assert_int_equal(ask.freed, 1);
+    kvf_awaited_close(&node.awaited);
+    node_stop(&node);
+}
+
 /* What may interrupt a Get, and how far it has come then. */
 enum end { END_DEADLINE, END_CANCEL, END_DROP };
-enum phase { PHASE_PENDING, PHASE_QUEUED, PHASE_LOADING };
+enum phase { PHASE_PENDING, PHASE_RECOVERING, PHASE_QUEUED, PHASE_LOADING };
 
 static void interrupt(enum phase phase, enum end end)
 {
@@ -158,9 +234,11 @@ static void interrupt(enum phase phase, enum end end)
     node_evict(&node);
     if (phase == PHASE_PENDING)
         put = node_begin(&node, 3);
+    else if (phase == PHASE_RECOVERING)
+        kvf_awaited_open(&node.awaited);
     else if (phase == PHASE_QUEUED)
         node_take_memory(&node);
-    node_get_start(&node, &ask, LIST(1, 2, 3), phase == PHASE_PENDING ? 3 : 2,
+    node_get_start(&node, &ask, LIST(1, 2, 3), phase <= PHASE_RECOVERING ? 3 : 2,
                    end == END_DEADLINE ? 0 : 10 * SECONDS);
     assert_int_equal(ask.answered, 0);
     if (end == END_CANCEL)
@@ -481,6 +559,51 @@ static void get__pending_at_one_source__does_not_keep_others_from_being_asked(vo
     node_stop(&source2);
 }
 
+/* The hint comes first, the wait for our own recovery last. */
+static void get__we_recover_and_a_source_has_it__is_pulled_at_once(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    start_pair(false);
+    node_put(&source, 1);
+    kvf_awaited_open(&node.awaited);
+    node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
+    node_run_until(ask.answered == 1);
+    assert_int_equal(ask.codes[0], KVF_OK);
+    assert_int_equal(ask.origins[0], KVF_ORIGIN_REMOTE);
+    node_get_release(&ask);
+    kvf_awaited_close(&node.awaited);
+    stop_pair();
+}
+
+static void get__source_recovers__found_is_pulled_and_the_rest_is_a_miss_at_its_end(void **state)
+{
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        struct node_get ask;
+        start_pair(true);
+        node_put(&source, 1);
+        struct node_lost lost = node_lose(&source, 1);
+        kvf_awaited_open(&source.awaited);
+        node_get_prepare(&node, &ask, LIST(1, 2), 2, 10 * NODE_WAIT_S * SECONDS);
+        if (!known)
+            ask.get->items[0].length = ask.get->items[1].length = 0;
+        get_start(ask.get);
+        node_run_until(known ? !kvf_list_is_empty(&source.awaited.all) : ask.get->lookup_tries > 0);
+        node_recovers(&source, &lost);
+        for (int i = 0; i < 10; i++)
+            kvf_loop_run_once(node_loop, 20);
+        assert_int_equal(ask.answered, 0);
+        kvf_awaited_close(&source.awaited);
+        node_run_until(ask.answered == 1);
+        assert_int_equal(ask.codes[0], KVF_OK);
+        assert_int_equal(ask.tiers[0], KVF_TIER_SSD);
+        assert_int_equal(ask.codes[1], KVF_NOT_FOUND);
+        node_get_release(&ask);
+        stop_pair();
+    }
+}
+
 static void get__drive_fails__goes_on_to_a_source(void **state)
 {
     (void)state;
@@ -584,6 +707,10 @@ int main(void)
         TEST(get__more_than_can_ever_fit__is_too_large),
         TEST(get__pending__is_waited_for_without_memory),
         TEST(get__pending_put_aborted__is_a_miss),
+        TEST(get__recovery_finds_it__is_read_without_memory_until_then),
+        TEST(get__recovery_ends_without_it__is_a_miss),
+        TEST(get__put_while_it_waits_for_recovery__has_what_was_put),
+        TEST(lookup__while_recovery_runs__unknown_is_pending),
         TEST(get__interrupted_in_any_phase__leaves_nothing),
         TEST(get__dropped_before_start__leaves_nothing),
         TEST(get__dropped_by_the_answer_of_another_that_shares_its_load__leaves_nothing),
@@ -598,6 +725,8 @@ int main(void)
         TEST(get__joined_pull_ends_by_the_other_ones_deadline__is_asked_for_again),
         TEST(get__hint_that_cannot_be_used__goes_on_to_the_peers),
         TEST(get__pending_at_one_source__does_not_keep_others_from_being_asked),
+        TEST(get__we_recover_and_a_source_has_it__is_pulled_at_once),
+        TEST(get__source_recovers__found_is_pulled_and_the_rest_is_a_miss_at_its_end),
         TEST(get__drive_fails__goes_on_to_a_source),
         TEST(get__source_drive_fails__is_a_miss_and_nothing_stays),
         TEST(get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy),

@@ -64,7 +64,9 @@ static void unwatch(struct kvf_lease_block *block)
 {
     if (block->watching)
         kvf_entry_unwatch(&block->watch);
-    block->watching = false;
+    if (block->awaiting)
+        kvf_awaited_remove(block->lease->leases->awaited, &block->await);
+    block->watching = block->awaiting = false;
 }
 
 void kvf_lease_release(struct kvf_lease *lease)
@@ -144,18 +146,56 @@ static void load_gone(struct kvf_load_waiter *waiter)
     free_if_over(lease);
 }
 
-/* ---- granting ---- */
+/* ---- pending blocks: a put is under way, or recovery may still find it ---- */
 
-static void settled(struct kvf_entry_watch *watch)
+static void wait_pending(struct kvf_lease *lease, struct kvf_lease_block *block);
+
+/* What was waited for is over. */
+static void look_again(struct kvf_lease_block *block)
 {
-    struct kvf_lease_block *block = kvf_container(watch, struct kvf_lease_block, watch);
     struct kvf_lease *lease = block->lease;
-    block->watching = false;
     struct kvf_found found;
     if (kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) &&
         found.state == KVF_ENTRY_READY)
         lease->events->committed(lease, (uint32_t)(block - lease->blocks), found.length);
+    else
+        wait_pending(lease, block);
 }
+
+static void settled(struct kvf_entry_watch *watch)
+{
+    struct kvf_lease_block *block = kvf_container(watch, struct kvf_lease_block, watch);
+    block->watching = false;
+    look_again(block);
+}
+
+static void recovery_told(struct kvf_await *await)
+{
+    struct kvf_lease_block *block = kvf_container(await, struct kvf_lease_block, await);
+    block->awaiting = false;
+    look_again(block);
+}
+
+/* For the put, or for recovery; else there is nothing to wait for. */
+static void wait_pending(struct kvf_lease *lease, struct kvf_lease_block *block)
+{
+    struct kvf_found found;
+    if (kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) &&
+        found.state == KVF_ENTRY_PENDING) {
+        block->watching = true;
+        block->watch.settled = settled;
+        kvf_entry_watch(found.entry, &block->watch);
+    } else if (kvf_awaited_is_open(lease->leases->awaited)) {
+        block->awaiting = true;
+        block->await =
+            (struct kvf_await){.ns = lease->ns, .key = &block->key, .settled = recovery_told};
+        kvf_awaited_add(lease->leases->awaited, &block->await);
+    } else {
+        lease->events->fault(lease, (uint32_t)(block - lease->blocks), KVF_NOT_FOUND);
+    }
+}
+
+/* ---- granting ---- */
 
 /* What the index says to this block; a hit is pinned. */
 static void resolve(struct kvf_lease *lease, struct kvf_lease_block *block)
@@ -163,7 +203,7 @@ static void resolve(struct kvf_lease *lease, struct kvf_lease_block *block)
     struct kvf_found found;
     if (!kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) ||
         found.state == KVF_ENTRY_PULLING) {
-        block->code = KVF_NOT_FOUND;
+        block->code = kvf_awaited_is_open(lease->leases->awaited) ? KVF_PENDING : KVF_NOT_FOUND;
     } else if (found.state == KVF_ENTRY_PENDING) {
         block->code = KVF_PENDING;
     } else if (!kvf_generation_is_none(block->pin) &&
@@ -215,7 +255,7 @@ static bool take_all(struct kvf_lease *lease)
             block->code = KVF_NOT_FOUND;
         else
             resolve(lease, block);
-        gap = gap || block->code != KVF_OK;
+        gap = gap || (block->code != KVF_OK && block->code != KVF_PENDING);
     }
     for (uint32_t i = 0; i < lease->block_count; i++)
         if (!make_room(lease, &lease->blocks[i]))
@@ -269,17 +309,9 @@ static void join_loads(struct kvf_lease *lease)
 
 static void watch_pending(struct kvf_lease *lease)
 {
-    for (uint32_t i = 0; i < lease->block_count; i++) {
-        struct kvf_lease_block *block = &lease->blocks[i];
-        struct kvf_found found;
-        if (block->code != KVF_PENDING ||
-            !kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) ||
-            found.state != KVF_ENTRY_PENDING)
-            continue;
-        block->watching = true;
-        block->watch.settled = settled;
-        kvf_entry_watch(found.entry, &block->watch);
-    }
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        if (lease->blocks[i].code == KVF_PENDING)
+            wait_pending(lease, &lease->blocks[i]);
 }
 
 static void overdue(struct kvf_timer *timer)

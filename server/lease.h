@@ -8,11 +8,13 @@
  *   (freed)   after the last of them
  *
  * After admission nothing here waits for memory. What goes wrong later is a Fault of that one
- * block, told when nothing touches it any more. Owner thread: the Manager's. */
+ * block, told when nothing touches it any more. A PENDING block holds nothing; it ends as Committed
+ * or, when its put was aborted or recovery has not found it, as a Fault. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_LEASE_H
 #define KVFERRY_SERVER_LEASE_H
 
 #include "server/admission.h"
+#include "server/awaited.h"
 #include "server/index.h"
 #include "server/load.h"
 #include "server/stats.h"
@@ -25,6 +27,7 @@ struct kvf_leases {
     struct kvf_loads *loads;
     struct kvf_admission *admission;
     struct kvf_counters *counters;
+    struct kvf_awaited *awaited; /* NULL: no SSD tier */
     uint64_t max_grant_bytes;
     uint64_t max_lease_ns;
     uint64_t open; /* leases that exist */
@@ -36,6 +39,7 @@ struct kvf_lease_events {
     void (*granted)(struct kvf_lease *lease); /* before any Fault; may run inside kvf_lease_start */
     void (*refused)(struct kvf_lease *lease, enum kvf_code code, uint64_t waited_ns,
                     uint64_t short_bytes); /* instead of granted; the lease is gone after it */
+    /* Its bytes will not come; a pending one will not be committed. */
     void (*fault)(struct kvf_lease *lease, uint32_t block, enum kvf_code code);
     void (*committed)(struct kvf_lease *lease, uint32_t block, uint64_t length);
     /* 2 s over its deadline and not released: end the session. */
@@ -59,14 +63,16 @@ struct kvf_lease_block {
     struct kvf_entry *entry; /* pinned while held */
 
     struct kvf_lease *lease;
-    bool starts;  /* it gave the entry its extent and starts its load */
-    bool loading; /* its load is not gone yet */
-    bool on_lane; /* the lane may read it */
-    bool watching;
+    bool starts;          /* it gave the entry its extent and starts its load */
+    bool loading;         /* its load is not gone yet */
+    bool on_lane;         /* the lane may read it */
+    bool watching;        /* PENDING: a put */
+    bool awaiting;        /* PENDING: recovery may still find it */
     enum kvf_code failed; /* its load failed: a Fault once the lane has let go */
     uint64_t charge;
     struct kvf_load_waiter waiter;
     struct kvf_entry_watch watch;
+    struct kvf_await await;
 };
 
 struct kvf_lease {

@@ -274,7 +274,7 @@ static void grant__pending__tells_when_it_is_committed(void **state)
     stop();
 }
 
-static void grant__pending_aborted__tells_nothing(void **state)
+static void grant__pending_aborted__is_a_fault(void **state)
 {
     (void)state;
     struct read read;
@@ -283,6 +283,53 @@ static void grant__pending_aborted__tells_nothing(void **state)
     ask(&read, LIST(1), 1, 10000);
     put_abort(put);
     assert_int_equal(read.committed, 0);
+    assert_int_equal(read.faults, 1);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+static void grant__behind_a_pending_one__is_granted_even_if_it_stops_at_a_miss(void **state)
+{
+    (void)state;
+    struct read read;
+    start(false);
+    struct put *put = node_begin(&node, 1);
+    node_put(&node, 2);
+    prepare(&read, LIST(1, 2, 3, 2), 4, 10000);
+    read.lease->stop_at_first_miss = true;
+    kvf_lease_start(read.lease);
+    assert_int_equal(read.codes[0], KVF_PENDING);
+    assert_int_equal(read.codes[1], KVF_OK);
+    assert_int_equal(read.codes[2], KVF_NOT_FOUND);
+    assert_int_equal(read.codes[3], KVF_NOT_FOUND);
+    kvf_lease_release(read.lease);
+    put_abort(put);
+    stop();
+}
+
+static void grant__unknown_while_recovery_runs__ends_as_committed_or_fault(void **state)
+{
+    (void)state;
+    struct read read, released;
+    start(true);
+    node_put(&node, 1);
+    struct node_lost lost = node_lose(&node, 1);
+    kvf_awaited_open(&node.awaited);
+    ask(&read, LIST(1, 2, 3), 3, 10000);
+    ask(&released, LIST(1), 1, 10000);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read.codes[i], KVF_PENDING);
+    assert_int_equal(served_bytes(), 0);
+    kvf_lease_release(released.lease);
+    assert_int_equal(released.freed, 1);
+    node_recovers(&node, &lost);
+    assert_int_equal(read.committed, 1);
+    struct put *put = node_begin(&node, 2);
+    kvf_awaited_close(&node.awaited);
+    assert_int_equal(read.faults, 1); /* 3; 2 waits for its put now */
+    node_commit(put, 2);
+    assert_int_equal(read.committed, 2);
+    assert_int_equal(released.committed + released.faults, 0);
     kvf_lease_release(read.lease);
     stop();
 }
@@ -530,7 +577,9 @@ int main(void)
         TEST(grant__the_same_key_twice__is_loaded_once),
         TEST(grant__released_by_the_event__leaves_nothing),
         TEST(grant__pending__tells_when_it_is_committed),
-        TEST(grant__pending_aborted__tells_nothing),
+        TEST(grant__pending_aborted__is_a_fault),
+        TEST(grant__unknown_while_recovery_runs__ends_as_committed_or_fault),
+        TEST(grant__behind_a_pending_one__is_granted_even_if_it_stops_at_a_miss),
         TEST(start__more_than_a_grant_may_be__is_too_large),
         TEST(queued__deadline__is_busy),
         TEST(queued__released__leaves_nothing),

@@ -48,6 +48,8 @@ static void fill_drives(struct kvf_manager *manager, struct kvf_stats *stats,
         return;
     stats->drives = drives;
     stats->drive_count = kvf_store_drive_count(manager->store);
+    if (kvf_awaited_is_open(&manager->awaited))
+        stats->degraded = "recovering";
     for (size_t d = 0; d < stats->drive_count; d++) {
         kvf_store_stats(manager->store, d, &drives[d]);
         stats->drain.ssd_reads += drives[d].reads_in_flight;
@@ -227,6 +229,14 @@ static bool is_drained(const struct kvf_manager *manager)
            kvf_list_is_empty(&manager->puts.writing) && kvf_loads_open(manager->loads) == 0;
 }
 
+/* Nobody waits for it any more. */
+static bool recovery_is_over(struct kvf_manager *manager)
+{
+    if (kvf_awaited_is_open(&manager->awaited))
+        kvf_store_recover_cancel(manager->store);
+    return !kvf_awaited_is_open(&manager->awaited);
+}
+
 static void force(struct kvf_manager *manager)
 {
     manager->forced_deadline_ns = kvf_clock_now_ns() + FORCED_DRAIN_NS;
@@ -239,7 +249,7 @@ static void look(struct kvf_timer *timer)
 {
     struct kvf_manager *manager = kvf_container(timer, struct kvf_manager, drain_timer);
     uint64_t now_ns = kvf_clock_now_ns();
-    if (manager->state == MANAGER_DRAINING && is_drained(manager)) {
+    if (manager->state == MANAGER_DRAINING && is_drained(manager) && recovery_is_over(manager)) {
         manager_set_state(manager, MANAGER_CLOSING);
         kvf_sources_close(manager->sources, sources_closed, manager);
     } else if (manager->forced_deadline_ns == 0 && now_ns >= manager->drain_deadline_ns) {

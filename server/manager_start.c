@@ -158,12 +158,7 @@ static void memory_freed(void *context)
     kvf_admission_retry(&((struct kvf_manager *)context)->admission);
 }
 
-static void recovered(void *context, const struct kvf_record *record, struct kvf_location location)
-{
-    kvf_index_recovered(((struct kvf_manager *)context)->index, record, location);
-}
-
-static struct kvf_status start_index(struct kvf_manager *manager, struct kvf_why *why)
+static struct kvf_status start_index(struct kvf_manager *manager)
 {
     struct kvf_index_options index = {
         .pool = manager->pool,
@@ -173,15 +168,7 @@ static struct kvf_status start_index(struct kvf_manager *manager, struct kvf_why
         .context = manager,
     };
     KVF_TRY(kvf_index_create(&index, &manager->index));
-    if (manager->store != NULL) {
-        uint64_t start_ns = kvf_clock_now_ns();
-        KVF_TRY(kvf_store_recover(manager->store, recovered, manager, why));
-        struct kvf_index_stats stats;
-        kvf_index_get_stats(manager->index, &stats);
-        kvf_log_info("manager", "recovered %llu blocks in %llu ms",
-                     (unsigned long long)stats.blocks,
-                     (unsigned long long)((kvf_clock_now_ns() - start_ns) / KVF_NS_PER_MS));
-    }
+    KVF_TRY(kvf_awaited_init(&manager->awaited, manager->index));
     struct kvf_loads_options loads = {
         .index = manager->index,
         .store = manager->store,
@@ -229,6 +216,7 @@ static void set_up_queries(struct kvf_manager *manager)
         .admission = &manager->admission,
         .sources = manager->sources,
         .counters = &manager->counters,
+        .awaited = &manager->awaited,
         .peers = config->peers.items,
         .peer_count = config->peers.count,
         .read_batch_bytes = config->read_batch_bytes,
@@ -243,6 +231,7 @@ static void set_up_queries(struct kvf_manager *manager)
         .admission = &manager->admission,
         .store = manager->store,
         .counters = &manager->counters,
+        .awaited = &manager->awaited,
         .write_at_reuse = config->ssd_write_policy == KVF_CONFIG_WRITE_REUSE,
     };
     puts_init(&manager->puts);
@@ -252,6 +241,7 @@ static void set_up_queries(struct kvf_manager *manager)
         .loads = manager->loads,
         .admission = &manager->admission,
         .counters = &manager->counters,
+        .awaited = &manager->awaited,
         .max_grant_bytes = largest_grant(config),
         .max_lease_ns = config->max_lease_s * KVF_NS_PER_S,
     };
@@ -322,6 +312,42 @@ static struct kvf_status start_view(struct kvf_manager *manager, struct kvf_why 
     return kvf_view_start(manager->config->http, &source, &manager->view, why);
 }
 
+/* ---- recovery ---- */
+
+static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
+                  struct kvf_location location)
+{
+    struct kvf_manager *manager = recovery->context;
+    kvf_index_recovered(manager->index, record, location);
+    kvf_awaited_look(&manager->awaited, record->namespace, &record->key);
+}
+
+static void recovery_ended(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    struct kvf_manager *manager = recovery->context;
+    kvf_log_info("manager",
+                 "%s %llu records of %llu segments in %llu ms (%llu scanned, %llu unreadable)",
+                 result->cancelled ? "the drain ended recovery:" : "recovered",
+                 (unsigned long long)result->records, (unsigned long long)result->segments,
+                 (unsigned long long)(result->took_ns / KVF_NS_PER_MS),
+                 (unsigned long long)result->scanned, (unsigned long long)result->unreadable);
+    if (result->why.text[0] != '\0')
+        kvf_log_warning("manager", "%s", result->why.text);
+    kvf_awaited_close(&manager->awaited);
+}
+
+/* The last step: once it is under way the loop must run. */
+static struct kvf_status start_recovery(struct kvf_manager *manager, struct kvf_why *why)
+{
+    if (manager->store == NULL)
+        return kvf_ok();
+    manager->recovery =
+        (struct kvf_recovery){.found = found, .ended = recovery_ended, .context = manager};
+    KVF_TRY(kvf_store_recover(manager->store, &manager->recovery, why));
+    kvf_awaited_open(&manager->awaited);
+    return kvf_ok();
+}
+
 static void stop_now(void *context)
 {
     *(bool *)context = true;
@@ -355,6 +381,7 @@ void manager_release(struct kvf_manager *manager)
     kvf_peers_destroy(manager->peers);
     kvf_sources_destroy(manager->sources);
     kvf_loads_destroy(manager->loads);
+    kvf_awaited_fini(&manager->awaited);
     kvf_index_destroy(manager->index, false);
     kvf_store_close(manager->store);
     kvf_rpc_destroy(manager->rpc);
@@ -407,7 +434,7 @@ struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf
     if (kvf_is_ok(status))
         status = start_store(manager, why);
     if (kvf_is_ok(status))
-        status = start_index(manager, why);
+        status = start_index(manager);
     if (kvf_is_ok(status))
         status = start_sources(manager);
     if (kvf_is_ok(status)) {
@@ -418,6 +445,8 @@ struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf
         status = start_servers(manager, why);
     if (kvf_is_ok(status))
         status = start_view(manager, why);
+    if (kvf_is_ok(status))
+        status = start_recovery(manager, why);
     if (!kvf_is_ok(status)) {
         bool made_run_dir = manager->made_run_dir;
         stop_servers(manager);

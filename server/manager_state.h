@@ -38,6 +38,8 @@ struct kvf_manager {
     struct kvf_transport *transport;
     struct kvf_rpc *rpc;
     struct kvf_index *index;
+    struct kvf_awaited awaited; /* open while recovery runs */
+    struct kvf_recovery recovery;
     struct kvf_loads *loads;
     struct kvf_sources *sources;
     struct kvf_admission admission;

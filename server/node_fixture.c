@@ -43,9 +43,23 @@ static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t se
     kvf_index_reclaim(((struct node *)context)->index, drive, segment, sequence);
 }
 
-static void found(void *context, const struct kvf_record *record, struct kvf_location location)
+static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
+                  struct kvf_location location)
 {
-    kvf_index_recovered(((struct node *)context)->index, record, location);
+    kvf_index_recovered(((struct node *)recovery->context)->index, record, location);
+}
+
+static void recovered(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    (void)result;
+    recovery->context = NULL;
+}
+
+static void recover(struct node *node)
+{
+    node->recovery = (struct kvf_recovery){.found = found, .ended = recovered, .context = node};
+    assert_true(kvf_is_ok(kvf_store_recover(node->store, &node->recovery, NULL)));
+    node_run_until(node->recovery.context == NULL);
 }
 
 static void open_store(struct node *node)
@@ -98,7 +112,8 @@ static void start_index(struct node *node)
                                       .context = node};
     assert_true(kvf_is_ok(kvf_index_create(&index, &node->index)));
     if (node->store != NULL)
-        assert_true(kvf_is_ok(kvf_store_recover(node->store, found, node, NULL)));
+        recover(node);
+    assert_true(kvf_is_ok(kvf_awaited_init(&node->awaited, node->index)));
     struct kvf_loads_options loads = {.index = node->index,
                                       .store = node->store,
                                       .worker = node->worker,
@@ -122,6 +137,7 @@ static void start_queries(struct node *node, uint64_t bytes)
                                .admission = &node->admission,
                                .sources = node->sources,
                                .counters = &node->counters,
+                               .awaited = &node->awaited,
                                .peers = node->peer_addresses,
                                .read_batches_in_flight = 2};
     while (node->gets.peer_count < 2 && node->peer_addresses[node->gets.peer_count] != NULL)
@@ -130,13 +146,15 @@ static void start_queries(struct node *node, uint64_t bytes)
                                .index = node->index,
                                .admission = &node->admission,
                                .store = node->store,
-                               .counters = &node->counters};
+                               .counters = &node->counters,
+                               .awaited = &node->awaited};
     puts_init(&node->puts);
     node->leases = (struct kvf_leases){.loop = node_loop,
                                        .index = node->index,
                                        .loads = node->loads,
                                        .admission = &node->admission,
                                        .counters = &node->counters,
+                                       .awaited = &node->awaited,
                                        .max_grant_bytes = bytes,
                                        .max_lease_ns = 60 * KVF_NS_PER_S};
 }
@@ -228,6 +246,7 @@ void node_stop(struct node *node)
     kvf_sources_destroy(node->sources);
     kvf_peers_destroy(node->peers);
     kvf_loads_destroy(node->loads);
+    kvf_awaited_fini(&node->awaited);
     kvf_index_destroy(node->index, false);
     kvf_store_close(node->store);
     kvf_transport_close(node->transport);
@@ -322,6 +341,30 @@ void node_forget(struct node *node, unsigned block)
     struct kvf_found found;
     assert_true(node_look(node, block, &found));
     kvf_index_forget(node->index, &found);
+}
+
+struct node_lost node_lose(struct node *node, unsigned block)
+{
+    struct kvf_found found;
+    assert_true(node_look(node, block, &found));
+    struct kvf_entry *entry = kvf_index_pin(node->index, &found);
+    assert_non_null(entry);
+    assert_true(entry->on_ssd);
+    struct node_lost lost = {.record = {.namespace = NODE_SPACE,
+                                        .key = entry->key,
+                                        .generation = entry->generation,
+                                        .length = entry->length,
+                                        .crc32c = entry->crc32c},
+                             .location = entry->location};
+    kvf_index_unlink(node->index, entry);
+    kvf_entry_unpin(node->index, entry);
+    return lost;
+}
+
+void node_recovers(struct node *node, const struct node_lost *lost)
+{
+    kvf_index_recovered(node->index, &lost->record, lost->location);
+    kvf_awaited_look(&node->awaited, lost->record.namespace, &lost->record.key);
 }
 
 void node_evict(struct node *node)

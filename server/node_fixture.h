@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/test.h"
+#include "server/awaited.h"
 #include "server/get.h"
 #include "server/peers.h"
 #include "server/put.h"
@@ -25,6 +26,8 @@ struct node {
     struct kvf_worker *worker;
     struct kvf_store *store;
     struct kvf_index *index;
+    struct kvf_awaited awaited; /* a test opens and closes it */
+    struct kvf_recovery recovery;
     struct kvf_loads *loads;
     struct kvf_transport *transport;
     struct kvf_sources *sources;
@@ -79,6 +82,14 @@ bool node_has(struct node *node, unsigned block);
 /* Its entry; NULL: it is not there, or lies only on SSD. */
 struct kvf_entry *node_find(struct node *node, unsigned block);
 void node_forget(struct node *node, unsigned block);
+/* What a recovery that the test has opened (node->awaited) finds: the record of a block that node_lose has taken. */
+struct node_lost {
+    struct kvf_record record;
+    struct kvf_location location;
+};
+/* The block (on SSD) is unknown from now on, as at a start. */
+struct node_lost node_lose(struct node *node, unsigned block);
+void node_recovers(struct node *node, const struct node_lost *lost);
 /* Only on SSD from now on, or gone where there is none. */
 void node_evict(struct node *node);
 /* What lies on SSD goes bad: the drive's segments are cut (reads fail) or changed (bytes are wrong). */

@@ -634,8 +634,11 @@ static void fill_lookup(struct kvf_peers *peers, const Kvferry__LookupRequest *r
         return;
     struct kvf_found found;
     if (!kvf_index_find(peers->options.index, request->namespace_, &key, &found) ||
-        found.state == KVF_ENTRY_PULLING)
+        found.state == KVF_ENTRY_PULLING) {
+        if (kvf_awaited_is_open(peers->options.leases->awaited))
+            block->code = KVF_PENDING; /* recovery may find it: ask again */
         return;
+    }
     block->code = found.state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_OK;
     block->length = found.length;
     block->tier = found.resident ? KVF_TIER_DRAM : KVF_TIER_SSD;

@@ -572,6 +572,11 @@ static void lookup__keys_of_every_kind__are_answered_in_order(void **state)
     assert_int_equal(look_up(NODE_SPACE, keys, KVF_PEER_MAX_LOOKUP_KEYS), KVF_OK);
     assert_int_equal(lookup_count, KVF_PEER_MAX_LOOKUP_KEYS);
     assert_int_equal(answers, 3);
+    keys[0].len = 1; /* unknown */
+    kvf_awaited_open(&node.awaited);
+    assert_int_equal(look_up(NODE_SPACE, keys, 1), KVF_OK);
+    assert_int_equal(lookup_codes[0], KVF_PENDING);
+    kvf_awaited_close(&node.awaited);
     assert_int_equal(look_up(NODE_SPACE, keys, KVF_PEER_MAX_LOOKUP_KEYS + 1), KVF_INVALID);
     put_abort(put);
 }

@@ -141,6 +141,9 @@ static bool admit(struct kvf_request *request)
         }
     }
     kvf_admission_return(begin->puts->admission, request, request->bytes - taken);
+    for (uint32_t i = 0; i < begin->item_count; i++)
+        if (begin->items[i].put != NULL)
+            kvf_awaited_look(begin->puts->awaited, begin->ns, &begin->items[i].key);
     answer(begin);
     return true;
 }

@@ -14,6 +14,7 @@
 #define KVFERRY_SERVER_PUT_H
 
 #include "server/admission.h"
+#include "server/awaited.h"
 #include "server/index.h"
 #include "server/stats.h"
 #include "storage/storage.h"
@@ -25,6 +26,7 @@ struct puts {
     struct kvf_admission *admission;
     struct kvf_store *store; /* NULL: no SSD tier */
     struct kvf_counters *counters;
+    struct kvf_awaited *awaited; /* NULL: no SSD tier */
     /* --ssd-write-policy reuse: not at commit, but at the second put or the first hit. */
     bool write_at_reuse;
 

@@ -138,6 +138,7 @@ static void add_drive(struct json *json, cJSON *array, const struct kvf_drive_st
     add_number(json, object, "registrations", drive->registrations);
     add_number(json, object, "dropped", drive->dropped);
     json->ok = cJSON_AddBoolToObject(object, "read_only", drive->read_only) != NULL && json->ok;
+    json->ok = cJSON_AddBoolToObject(object, "recovering", drive->recovering) != NULL && json->ok;
 }
 
 static void add_traffic(struct json *json, cJSON *root, const struct kvf_stats *stats)
@@ -318,12 +319,14 @@ static bool print_drives(FILE *out, const struct kvf_stats *stats)
         {"ssd_capacity_bytes", "Preallocated bytes per drive"},
         {"ssd_used_bytes", "Bytes of whole records per drive"},
         {"ssd_read_only", "1 where a drive refused writes"},
+        {"ssd_recovering", "1 while recovery has not found all of a drive's records"},
     };
     for (size_t metric = 0; metric < sizeof(metrics) / sizeof(metrics[0]); metric++) {
         head(out, metrics[metric].name, "gauge", metrics[metric].help);
         for (size_t at = 0; at < stats->drive_count; at++) {
             const struct kvf_drive_stats *drive = &stats->drives[at];
-            const uint64_t values[] = {drive->capacity_bytes, drive->used_bytes, drive->read_only};
+            const uint64_t values[] = {drive->capacity_bytes, drive->used_bytes, drive->read_only,
+                                       drive->recovering};
             char *path = utf8_copy(drive->path);
             if (path == NULL)
                 return false;

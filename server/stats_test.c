@@ -25,7 +25,8 @@ static const struct kvf_drive_stats two_drives[2] = {
      .write_payload_bytes = 17,
      .write_device_bytes = 18,
      .registrations = 19,
-     .dropped = 20},
+     .dropped = 20,
+     .recovering = true},
     {.path = "/mnt/b",
      .read_sets = 100,
      .read_sqes = 100,
@@ -95,7 +96,7 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     keys_are(drive,
              "path capacity_bytes used_bytes read_sets read_sqes read_payload_bytes "
              "read_device_bytes write_payload_bytes write_device_bytes registrations dropped "
-             "read_only");
+             "read_only recovering");
     assert_string_equal(at(drive, "path")->valuestring, "/mnt/a");
     static const char *const numbers[] = {"capacity_bytes",      "used_bytes",
                                           "read_sets",           "read_sqes",
@@ -106,6 +107,8 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
         assert_int_equal(at(drive, numbers[number])->valueint, 11 + number);
     assert_true(cJSON_IsFalse(at(drive, "read_only")));
     assert_true(cJSON_IsTrue(at(cJSON_GetArrayItem(ssd, 1), "read_only")));
+    assert_true(cJSON_IsTrue(at(drive, "recovering")));
+    assert_true(cJSON_IsFalse(at(cJSON_GetArrayItem(ssd, 1), "recovering")));
     cJSON_Delete(root);
 }
 
@@ -295,6 +298,8 @@ static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **stat
         "kvferry_ssd_used_bytes{path=\"/mnt/a\"} 12",
         "kvferry_ssd_read_only{path=\"/mnt/a\"} 0",
         "kvferry_ssd_read_only{path=\"/mnt/b\"} 1",
+        "kvferry_ssd_recovering{path=\"/mnt/a\"} 1",
+        "kvferry_ssd_recovering{path=\"/mnt/b\"} 0",
         "kvferry_drain_ssd_reads 5",
         "kvferry_drain_ssd_writes 6",
         "kvferry_blocks_total{tier=\"remote_ssd\"} 18446744073709551615",

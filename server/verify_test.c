@@ -22,9 +22,16 @@ static void appended(struct kvf_append *append, struct kvf_status status, struct
     location = at;
 }
 
-static void ignore(void *context, const struct kvf_record *record, struct kvf_location at)
+static void ignore(struct kvf_recovery *recovery, const struct kvf_record *record,
+                   struct kvf_location at)
 {
-    (void)context, (void)record, (void)at;
+    (void)recovery, (void)record, (void)at;
+}
+
+static void recovered(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    (void)result;
+    *(bool *)recovery->context = true;
 }
 
 static struct kvf_store *open_store(struct kvf_loop *loop)
@@ -56,7 +63,11 @@ static int make_store(void **state)
     assert_true(kvf_is_ok(kvf_loop_create(&loop)));
     assert_true(kvf_is_ok(kvf_arena_create(KVF_MIB, 0, false, &arena, &why)));
     struct kvf_store *store = open_store(loop);
-    assert_true(kvf_is_ok(kvf_store_recover(store, ignore, NULL, &why)));
+    bool over = false;
+    struct kvf_recovery recovery = {.found = ignore, .ended = recovered, .context = &over};
+    assert_true(kvf_is_ok(kvf_store_recover(store, &recovery, &why)));
+    while (!over)
+        kvf_loop_run_once(loop, 1000);
     memset(arena.base, 7, 5000);
     struct kvf_append append = {
         .record = {.namespace = "tenant/model",

@@ -18,6 +18,7 @@ enum kvf_segment_state {
     KVF_SEGMENT_OPEN,     /* the writer fills it; at most one per drive */
     KVF_SEGMENT_SEALED,   /* full, index and footer durable; may be reclaimed */
     KVF_SEGMENT_FREEING,  /* the owner gave it back; the writer marks it on disk */
+    KVF_SEGMENT_UNREAD,   /* holds records that recovery has not told yet: it is only read */
     KVF_SEGMENT_LOST,     /* could not be read at recovery: left alone until the next start */
 };
 
@@ -25,7 +26,7 @@ struct kvf_segment {
     int fd;
     uint32_t number;
     uint32_t drive;
-    /* under lock; the writer alone changes them once the store is recovered (but FREEING, set by the owner) */
+    /* under lock; recovery alone changes them while UNREAD, later the writer (but FREEING, set by the owner) */
     enum kvf_segment_state state;
     bool asked; /* reclaim was told */
     uint64_t sequence;
@@ -60,6 +61,8 @@ struct kvf_drive {
     int error;                /* not 0: read-only, and the errno why */
     uint32_t free_count;      /* segments FREE */
     uint32_t asked_count;     /* segments asked for and not yet FREE */
+    uint32_t unread_count;    /* segments UNREAD */
+    bool wants_oldest;        /* the writer would ask for the oldest one, but it is UNREAD */
 
     struct kvf_drive_stats
         stats; /* under lock; capacity, path, read_only are filled in when asked for */
@@ -67,6 +70,7 @@ struct kvf_drive {
 
 struct kvf_readers;
 struct kvf_writer;
+struct kvf_recovering;
 
 struct kvf_store {
     struct kvf_loop *loop;
@@ -75,7 +79,8 @@ struct kvf_store {
     struct kvf_drive *drives;
     size_t drive_count;
     uint64_t boot_epoch;
-    bool recovered;
+    bool recovered;                    /* it may read and append: headers were looked at */
+    struct kvf_recovering *recovering; /* owner: NULL before and after */
     char io_text[512];
 
     pthread_mutex_t lock;

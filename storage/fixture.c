@@ -65,15 +65,44 @@ void fixture_fini(struct fixture *f)
     (void)nftw(f->path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-void fixture_count(void *context, const struct kvf_record *record, struct kvf_location location)
+static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
+                  struct kvf_location location)
 {
-    struct fixture *f = context;
+    struct fixture *f = recovery->context;
+    assert_false(f->recovered);
     assert_string_equal(record->namespace, FIXTURE_NAMESPACE);
     assert_true(f->found_count < FIXTURE_FOUND_MAX);
     struct fixture_found *one = &f->found[f->found_count++];
     one->record = *record;
     one->record.namespace = FIXTURE_NAMESPACE;
     one->location = location;
+    if (f->on_found != NULL)
+        f->on_found(f);
+}
+
+static void recovery_ended(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    struct fixture *f = recovery->context;
+    assert_false(f->recovered);
+    f->recovered = true;
+    f->result = *result;
+}
+
+struct kvf_status fixture_start_recovery(struct fixture *f)
+{
+    f->recovery = (struct kvf_recovery){.found = found, .ended = recovery_ended, .context = f};
+    f->found_count = 0;
+    f->recovered = false;
+    return kvf_store_recover(f->store, &f->recovery, &f->why);
+}
+
+void fixture_wait_recovery(struct fixture *f)
+{
+    time_t end = time(NULL) + 60;
+    while (!f->recovered) {
+        kvf_loop_run_once(f->loop, 1000);
+        assert_true(time(NULL) < end);
+    }
 }
 
 struct kvf_status fixture_try_open(struct fixture *f)
@@ -90,13 +119,16 @@ void fixture_open(struct fixture *f)
     if (!kvf_is_ok(status))
         print_error("%s\n", f->why.text);
     assert_int_equal(status.code, KVF_OK);
-    f->found_count = 0;
-    f->recover_why.text[0] = '\0';
-    assert_true(kvf_is_ok(kvf_store_recover(f->store, fixture_count, f, &f->recover_why)));
+    assert_true(kvf_is_ok(fixture_start_recovery(f)));
+    fixture_wait_recovery(f);
 }
 
 void fixture_close(struct fixture *f)
 {
+    if (f->store != NULL && f->store->recovering != NULL) {
+        kvf_store_recover_cancel(f->store);
+        fixture_wait_recovery(f);
+    }
     kvf_store_close(f->store);
     f->store = NULL;
 }

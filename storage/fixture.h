@@ -23,12 +23,15 @@ struct fixture {
     const struct kvf_engine *engine; /* not NULL: opened with it */
     struct kvf_store *store;
     struct kvf_why why;
-    struct kvf_why recover_why;
     /* what reclaim asked for */
     struct kvf_location reclaims[FIXTURE_RECLAIMS_MAX];
     unsigned reclaim_count;
     bool frees_at_once; /* reclaim is answered by kvf_store_free */
-    /* what recover found */
+    struct kvf_recovery recovery;
+    struct kvf_recovery_result result; /* once `recovered` */
+    bool recovered;
+    void (*on_found)(struct fixture *f); /* may be NULL; after each record */
+    /* what recovery found */
     struct fixture_found *found;
     unsigned found_count;
 };
@@ -51,12 +54,12 @@ void fixture_fini(struct fixture *f); /* closes, removes the directory */
 
 struct kvf_status fixture_try_open(struct fixture *f);
 void fixture_open(struct fixture *f); /* and recovers */
+/* Start recovery, which collects in f->found; wait until it has ended. */
+struct kvf_status fixture_start_recovery(struct fixture *f);
+void fixture_wait_recovery(struct fixture *f);
 void fixture_close(struct fixture *f);
 void fixture_crash(struct fixture *f); /* closes; on disk the open segments are not sealed */
 void fixture_reopen(struct fixture *f);
-
-/* For kvf_store_recover: collects in f->found. */
-void fixture_count(void *f, const struct kvf_record *record, struct kvf_location location);
 
 /* The record that a seed stands for. */
 struct kvf_record fixture_record(uint64_t seed, uint64_t length, uint32_t crc32c);

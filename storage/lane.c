@@ -7,16 +7,20 @@
 
 /* ---- segments ---- */
 
-static struct kvf_segment *oldest_sealed(const struct kvf_drive *drive)
+/* The one to ask for next. While recovery has not told the oldest one, nothing younger goes in its place: recovery is to
+ * take it first. */
+static struct kvf_segment *oldest_sealed(struct kvf_drive *drive)
 {
     struct kvf_segment *oldest = NULL;
     for (uint32_t i = 0; i < drive->segment_count; i++) {
         struct kvf_segment *segment = &drive->segments[i];
-        if (segment->state == KVF_SEGMENT_SEALED && !segment->asked &&
+        bool sealed = segment->state == KVF_SEGMENT_SEALED && !segment->asked;
+        if ((sealed || segment->state == KVF_SEGMENT_UNREAD) &&
             (oldest == NULL || segment->sequence < oldest->sequence))
             oldest = segment;
     }
-    return oldest;
+    drive->wants_oldest = oldest != NULL && oldest->state == KVF_SEGMENT_UNREAD;
+    return drive->wants_oldest ? NULL : oldest;
 }
 
 /* Keep two segments free, or on their way to be (one, where there are only a few). The message rides on an append that
@@ -321,12 +325,25 @@ static void step_read_only(struct kvf_lane *lane)
         start_probe(lane);
 }
 
+/* No segment is open, free, or may be one day: recovery could not read any of them. */
+static bool is_used_up(struct kvf_lane *lane)
+{
+    bool used_up = lane->filling.segment == NULL;
+    (void)pthread_mutex_lock(&lane->store->lock);
+    for (uint32_t i = 0; i < lane->drive->segment_count && used_up; i++)
+        used_up = lane->drive->segments[i].state == KVF_SEGMENT_LOST;
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    return used_up;
+}
+
 /* The older group first. */
 bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
 {
     settle(lane, &lane->groups[lane->next_group]);
     settle(lane, &lane->groups[1 - lane->next_group]);
     settle(lane, &lane->service);
+    if (!kvf_list_is_empty(&lane->queue) && is_used_up(lane))
+        fail_drive(lane, ENOSPC);
     int error = drive_error(lane);
     if (error != 0) {
         bool moved = abandon_queue(lane, lanes, error);

@@ -588,7 +588,7 @@ static struct kvf_status check_read(const struct kvf_store *store, const struct 
         at->offset > drive->segment_bytes || bytes > drive->segment_bytes - at->offset)
         return invalid;
     if (at->sequence != segment->sequence ||
-        (segment->state != KVF_SEGMENT_OPEN && segment->state != KVF_SEGMENT_SEALED))
+        (segment->state == KVF_SEGMENT_FREE || segment->state == KVF_SEGMENT_FREEING))
         return kvf_fail(KVF_MODULE_STORAGE, KVF_STALE, 0);
     return kvf_ok();
 }

@@ -1,274 +1,416 @@
-/* Three ways through a segment, by what its header and footer say:
- *   free    nothing to tell;
- *   sealed  the index is whole: every header in it is told, payloads are not read;
- *   scan    no footer (it was open), or footer or index are damaged: group by group, each payload against its checksum.
- *           Behind a damaged group the search goes on page by page, for a durable group may follow it. */
+/* Parts: slices, segments, the threads, looking at headers, the owner's side. */
 #include "storage/recover.h"
 
-#include "base/crc32c.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "storage/scan.h"
+#include "storage/writer.h"
 
-#include <errno.h>
+#include <semaphore.h>
+#include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define CHUNK_BYTES KVF_MIB
+#define LOOKERS 16 /* header pages are read so many at a time */
+#define SCANNERS_MAX 8
+#define SCANNERS_PER_DRIVE_MAX 4
+#define SLICE_RECORDS 128
+#define TELL_NS (1 * KVF_NS_PER_MS) /* how long the owner is held at once, and one slice more */
 
-struct scan {
-    struct kvf_drive *drive;
-    struct kvf_segment *segment;
-    struct kvf_place place;
-    kvf_recover_found *found;
-    void *context;
-    uint8_t *chunk; /* CHUNK_BYTES, for payloads and for the search */
-    uint8_t *group; /* KVF_GROUP_PAGES_MAX_BYTES */
-    uint8_t *index; /* kvf_index_max_bytes */
-    uint64_t index_bytes;
-    uint32_t record_count;
-    uint64_t end; /* behind the last group */
-    int error;    /* of the drive, ends the segment */
+/* Records on their way to the owner. */
+struct slice {
+    struct kvf_list node; /* in recovering->slices */
+    struct kvf_location location;
+    uint32_t count;
+    struct kvf_record_head heads[SLICE_RECORDS];
 };
 
-/* All bytes, or scan->error. */
-static bool read_all(struct scan *scan, uint8_t *memory, uint64_t bytes, uint64_t offset)
+struct scanner {
+    struct kvf_recovering *recovering;
+    struct kvf_scan scan;
+    pthread_t thread;
+    sem_t taken; /* the owner is through with the slice */
+    struct slice slice;
+};
+
+/* The UNREAD segments of a drive, by sequence; under the lock. */
+struct shelf {
+    struct kvf_segment **segments;
+    uint32_t oldest, end; /* what is left: [oldest, end) */
+};
+
+struct kvf_recovering {
+    struct kvf_store *store;
+    struct kvf_recovery *recovery;
+    uint64_t start_ns;
+    struct shelf *shelves; /* one a drive */
+    struct scanner *scanners;
+    size_t scanner_count;
+    atomic_bool stop;
+    struct kvf_post end;
+
+    /* under store->lock */
+    size_t running;
+    struct kvf_list slices;
+    bool posted; /* `tell` is on its way, or runs */
+    struct kvf_post tell;
+    struct kvf_recovery_result result;
+};
+
+static void lock(const struct kvf_recovering *recovering)
 {
-    while (bytes > 0) {
-        ssize_t got = pread(scan->segment->fd, memory, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            scan->error = got < 0 ? errno : EIO;
-            return false;
-        }
-        memory += got;
-        bytes -= (uint64_t)got;
-        offset += (uint64_t)got;
+    (void)pthread_mutex_lock(&recovering->store->lock);
+}
+
+static void unlock(const struct kvf_recovering *recovering)
+{
+    (void)pthread_mutex_unlock(&recovering->store->lock);
+}
+
+/* ---- slices ---- */
+
+static void tell_slice(struct kvf_recovering *recovering, const struct slice *slice)
+{
+    struct kvf_recovery *recovery = recovering->recovery;
+    struct kvf_location location = slice->location;
+    for (uint32_t i = 0; i < slice->count && !atomic_load(&recovering->stop); i++) {
+        location.offset = slice->heads[i].offset;
+        recovery->found(recovery, &slice->heads[i].record, location);
+        recovering->result.records++;
     }
-    return true;
 }
 
-static bool write_all(struct scan *scan, const uint8_t *memory, uint64_t bytes, uint64_t offset)
+/* On the owner's thread: slices until its time is over; the rest in the loop's next round. */
+static void run_tell(struct kvf_post *post)
 {
-    while (bytes > 0) {
-        ssize_t put = pwrite(scan->segment->fd, memory, bytes, (off_t)offset);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0) {
-            scan->error = put < 0 ? errno : EIO;
-            return false;
-        }
-        memory += put;
-        bytes -= (uint64_t)put;
-        offset += (uint64_t)put;
+    struct kvf_recovering *recovering = kvf_container(post, struct kvf_recovering, tell);
+    uint64_t start_ns = kvf_clock_now_ns();
+    do {
+        lock(recovering);
+        struct kvf_list *node = kvf_list_pop_front(&recovering->slices);
+        recovering->posted = node != NULL;
+        unlock(recovering);
+        if (node == NULL)
+            return;
+        struct slice *slice = kvf_container(node, struct slice, node);
+        tell_slice(recovering, slice);
+        (void)sem_post(&kvf_container(slice, struct scanner, slice)->taken);
+    } while (kvf_clock_now_ns() - start_ns < TELL_NS);
+    kvf_loop_post(recovering->store->loop, post);
+}
+
+/* On the scanner's thread: the owner gets the slice, and has taken it on return. */
+static void hand_over(struct scanner *scanner)
+{
+    struct kvf_recovering *recovering = scanner->recovering;
+    if (scanner->slice.count == 0)
+        return;
+    lock(recovering);
+    kvf_list_push_back(&recovering->slices, &scanner->slice.node);
+    bool post = !recovering->posted;
+    recovering->posted = true;
+    unlock(recovering);
+    if (post)
+        kvf_loop_post(recovering->store->loop, &recovering->tell);
+    while (sem_wait(&scanner->taken) != 0)
+        continue;
+    scanner->slice.count = 0;
+}
+
+static void found(struct kvf_scan *scan, const struct kvf_record_head *head)
+{
+    struct scanner *scanner = kvf_container(scan, struct scanner, scan);
+    struct slice *slice = &scanner->slice;
+    if (atomic_load(&scanner->recovering->stop))
+        return;
+    struct kvf_record_head *copy = &slice->heads[slice->count++];
+    *copy = *head;
+    copy->record.namespace = copy->namespace;
+    if (slice->count == SLICE_RECORDS)
+        hand_over(scanner);
+}
+
+/* ---- segments ---- */
+
+/* The newest one, for it is the likeliest to be asked for; the oldest one when the writer waits for it. */
+static struct kvf_segment *next_segment(struct scanner *scanner)
+{
+    struct kvf_recovering *recovering = scanner->recovering;
+    struct kvf_drive *drive = scanner->scan.drive;
+    struct shelf *shelf = &recovering->shelves[drive->index];
+    struct kvf_segment *segment = NULL;
+    lock(recovering);
+    if (shelf->oldest < shelf->end && !atomic_load(&recovering->stop))
+        segment =
+            drive->wants_oldest ? shelf->segments[shelf->oldest++] : shelf->segments[--shelf->end];
+    drive->wants_oldest = false;
+    unlock(recovering);
+    return segment;
+}
+
+/* Under the lock. */
+static void note_error(struct kvf_recovering *recovering, const struct kvf_segment *segment,
+                       const char *what, int error)
+{
+    if (recovering->result.why.text[0] == '\0')
+        (void)kvf_why_set(&recovering->result.why, kvf_ok(), "%s: segment %u cannot be %s: %s",
+                          recovering->store->drives[segment->drive].path, segment->number, what,
+                          strerror(error));
+}
+
+/* The owner knows all that the segment holds. */
+static void end_segment(struct scanner *scanner, struct kvf_segment *segment,
+                        enum kvf_segment_state state)
+{
+    struct kvf_recovering *recovering = scanner->recovering;
+    struct kvf_recovery_result *result = &recovering->result;
+    const struct kvf_scan *scan = &scanner->scan;
+    struct kvf_drive *drive = scan->drive;
+    lock(recovering);
+    segment->state = state;
+    segment->used_bytes = scan->used_bytes;
+    drive->stats.used_bytes += scan->used_bytes;
+    drive->free_count += state == KVF_SEGMENT_FREE;
+    drive->unread_count--;
+    result->segments++;
+    result->scanned += scan->by_groups;
+    result->unreadable += state == KVF_SEGMENT_LOST;
+    if (scan->read_error != 0)
+        note_error(recovering, segment, "read", scan->read_error);
+    if (scan->write_error != 0) {
+        note_error(recovering, segment, "sealed, the drive is read-only", scan->write_error);
+        drive->error = drive->error != 0 ? drive->error : scan->write_error;
     }
-    return true;
+    bool wake = drive->queued_bytes > 0 || scan->write_error != 0;
+    unlock(recovering);
+    if (wake) /* it may ask for this one, fill it, or plan when to try the drive again */
+        kvf_writer_wake(recovering->store->writer);
 }
 
-static void tell(struct scan *scan, const struct kvf_record_head *head)
+/* ---- the threads ---- */
+
+static void *run_scanner(void *context)
 {
-    struct kvf_location location = {
-        .drive = scan->drive->index,
-        .segment = scan->segment->number,
-        .sequence = scan->place.sequence,
-        .offset = head->offset,
-    };
-    scan->segment->used_bytes += kvf_round_up_page(head->record.length);
-    scan->record_count++;
-    scan->found(scan->context, &head->record, location);
+    struct scanner *scanner = context;
+    struct kvf_recovering *recovering = scanner->recovering;
+    for (struct kvf_segment *segment; (segment = next_segment(scanner)) != NULL;) {
+        scanner->slice.location = (struct kvf_location){
+            .drive = segment->drive, .segment = segment->number, .sequence = segment->sequence};
+        enum kvf_segment_state state = kvf_scan_segment(&scanner->scan, segment);
+        hand_over(scanner);
+        if (state != KVF_SEGMENT_UNREAD && !atomic_load(&recovering->stop))
+            end_segment(scanner, segment, state);
+    }
+    struct kvf_loop *loop = recovering->store->loop;
+    lock(recovering);
+    bool last = --recovering->running == 0;
+    unlock(recovering);
+    if (last) /* else it may be gone already */
+        kvf_loop_post(loop, &recovering->end);
+    return NULL;
 }
 
-/* ---- sealed ---- */
-
-/* False: not sealed, or not soundly; nothing was told. */
-static bool tell_sealed(struct scan *scan)
+static size_t scanners_per_drive(const struct kvf_store *store)
 {
-    struct kvf_footer footer;
-    if (!read_all(scan, scan->chunk, KVF_PAGE, scan->place.segment_bytes - KVF_PAGE) ||
-        !kvf_footer_decode(scan->chunk, &scan->place, &footer) ||
-        !read_all(scan, scan->index, kvf_round_up_page(footer.index_bytes), footer.index_offset) ||
-        !kvf_index_check(scan->index, &scan->place, &footer))
+    size_t count = SCANNERS_MAX / store->drive_count;
+    count = count < SCANNERS_PER_DRIVE_MAX ? count : SCANNERS_PER_DRIVE_MAX;
+    return count > 0 ? count : 1;
+}
+
+static bool make_scanners(struct kvf_recovering *recovering)
+{
+    struct kvf_store *store = recovering->store;
+    size_t count = scanners_per_drive(store) * store->drive_count;
+    recovering->scanners = calloc(count, sizeof(*recovering->scanners));
+    if (recovering->scanners == NULL)
         return false;
-    struct kvf_record_head head;
-    for (uint64_t at = 0; at < footer.index_bytes;) {
-        at += kvf_record_header_decode(scan->index + at, footer.index_bytes - at, &scan->place,
-                                       &head);
-        tell(scan, &head);
+    for (; recovering->scanner_count < count; recovering->scanner_count++) {
+        struct scanner *scanner = &recovering->scanners[recovering->scanner_count];
+        scanner->recovering = recovering;
+        kvf_list_init(&scanner->slice.node);
+        scanner->scan.drive = &store->drives[recovering->scanner_count % store->drive_count];
+        scanner->scan.found = found;
+        scanner->scan.stop = &recovering->stop;
+        kvf_assert(sem_init(&scanner->taken, 0, 0) == 0);
+        if (!kvf_scan_init(&scanner->scan)) {
+            recovering->scanner_count++;
+            return false;
+        }
     }
     return true;
 }
 
-/* ---- scan ---- */
+/* ---- looking at headers ---- */
 
-static bool payload_is_whole(struct scan *scan, const struct kvf_record_head *head)
+/* All lookers share it: the next segment to look at, drive by drive in turns. */
+struct look {
+    struct kvf_recovering *recovering;
+    atomic_size_t next;
+    size_t count; /* the most segments of a drive, times the drives */
+};
+
+static void look_at(struct kvf_recovering *recovering, struct kvf_segment *segment, uint8_t *page)
 {
-    uint32_t crc = 0;
-    for (uint64_t done = 0; done < head->record.length;) {
-        uint64_t left = head->record.length - done;
-        uint64_t bytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
-        if (!read_all(scan, scan->chunk, kvf_round_up_page(bytes), head->offset + done))
-            return false;
-        crc = kvf_crc32c(crc, scan->chunk, bytes);
-        done += bytes;
-    }
-    return crc == head->record.crc32c;
-}
-
-static void keep_in_index(struct scan *scan, const uint8_t *header, size_t bytes)
-{
-    memcpy(scan->index + scan->index_bytes, header, bytes);
-    scan->index_bytes += bytes;
-}
-
-/* Tell the whole records of one group. Returns the end of the group, or 0 when there is none at `offset`. */
-static uint64_t tell_group(struct scan *scan, uint64_t offset)
-{
-    struct kvf_group group;
-    if (!read_all(scan, scan->group, KVF_PAGE, offset) ||
-        !kvf_group_decode(scan->group, &scan->place, offset, &group))
-        return 0;
-    uint64_t pages = kvf_group_pages_bytes(&group);
-    if (!read_all(scan, scan->group, pages, offset) || !kvf_group_check(scan->group, &group))
-        return 0;
-    uint64_t payload = offset + pages, at = KVF_GROUP_PREFIX_BYTES;
-    uint64_t headers_end = KVF_GROUP_PREFIX_BYTES + group.header_bytes;
-    for (uint32_t i = 0; i < group.record_count; i++) {
-        struct kvf_record_head head;
-        size_t bytes =
-            kvf_record_header_decode(scan->group + at, headers_end - at, &scan->place, &head);
-        if (bytes == 0 || head.offset != payload || head.number != group.first_number + i)
-            break; /* cannot be under a right checksum, but the drive does not get to prove that */
-        payload += kvf_round_up_page(head.record.length);
-        if (scan->index_bytes + bytes <= kvf_index_max_bytes(scan->place.segment_bytes) &&
-            payload_is_whole(scan, &head)) {
-            keep_in_index(scan, scan->group + at, bytes);
-            tell(scan, &head);
-        }
-        at += bytes;
-        if (scan->error != 0)
-            break;
-    }
-    return payload;
-}
-
-/* The next page from `offset` on that starts a group of this filling, or the footer's offset. */
-static uint64_t find_group(struct scan *scan, uint64_t offset)
-{
-    uint64_t end = scan->place.segment_bytes - KVF_PAGE;
-    struct kvf_group ignored;
-    while (offset < end) {
-        uint64_t bytes = end - offset < CHUNK_BYTES ? end - offset : CHUNK_BYTES;
-        if (!read_all(scan, scan->chunk, bytes, offset))
-            break;
-        for (uint64_t at = 0; at < bytes; at += KVF_PAGE)
-            if (kvf_group_decode(scan->chunk + at, &scan->place, offset + at, &ignored))
-                return offset + at;
-        offset += bytes;
-    }
-    return end;
-}
-
-static void tell_groups(struct scan *scan)
-{
-    uint64_t offset = KVF_PAGE, end = scan->place.segment_bytes - KVF_PAGE;
-    scan->index_bytes = 0;
-    scan->record_count = 0;
-    scan->end = KVF_PAGE;
-    while (offset < end && scan->error == 0) {
-        uint64_t next = tell_group(scan, offset);
-        if (next != 0) {
-            scan->end = offset = next;
-            continue;
-        }
-        if (scan->error == 0)
-            offset = find_group(scan, offset + KVF_PAGE);
-    }
-}
-
-/* The index goes behind the last group; the writer kept room for it. */
-static void seal(struct scan *scan)
-{
-    uint64_t index_pages = kvf_round_up_page(scan->index_bytes);
-    struct kvf_footer footer = {
-        .index_offset = scan->end,
-        .index_bytes = scan->index_bytes,
-        .record_count = scan->record_count,
-        .index_crc32c = kvf_crc32c(0, scan->index, scan->index_bytes),
-    };
-    if (index_pages > scan->place.segment_bytes - KVF_PAGE - scan->end)
-        return; /* not by our writer; it is simply scanned at every start */
-    memset(scan->index + scan->index_bytes, 0, index_pages - scan->index_bytes);
-    kvf_footer_encode(&scan->place, &footer, scan->chunk);
-    if (write_all(scan, scan->index, index_pages, footer.index_offset) &&
-        write_all(scan, scan->chunk, KVF_PAGE, scan->place.segment_bytes - KVF_PAGE) &&
-        fdatasync(scan->segment->fd) != 0)
-        scan->error = errno;
-}
-
-/* ---- all of it ---- */
-
-static void recover_segment(struct scan *scan)
-{
-    struct kvf_segment *segment = scan->segment;
-    bool in_use = false;
-    segment->state = KVF_SEGMENT_LOST;
+    struct kvf_drive *drive = &recovering->store->drives[segment->drive];
+    int error;
+    enum kvf_segment_state state = kvf_scan_header(drive, segment, page, &error);
+    lock(recovering);
+    segment->state = state;
     segment->used_bytes = 0;
-    scan->place = kvf_segment_place(scan->drive, segment);
-    if (!read_all(scan, scan->chunk, KVF_PAGE, 0))
-        return;
-    if (!kvf_segment_header_decode(scan->chunk, &scan->place, &in_use) || !in_use) {
-        segment->state = KVF_SEGMENT_FREE;
+    drive->free_count += state == KVF_SEGMENT_FREE;
+    drive->unread_count += state == KVF_SEGMENT_UNREAD;
+    if (state == KVF_SEGMENT_LOST) {
+        recovering->result.segments++;
+        recovering->result.unreadable++;
+        note_error(recovering, segment, "read", error);
+    }
+    unlock(recovering);
+}
+
+static void *run_look(void *context)
+{
+    struct look *look = context;
+    struct kvf_store *store = look->recovering->store;
+    alignas(KVF_PAGE) uint8_t page[KVF_PAGE];
+    for (size_t i; (i = atomic_fetch_add(&look->next, 1)) < look->count;) {
+        struct kvf_drive *drive = &store->drives[i % store->drive_count];
+        size_t number = i / store->drive_count;
+        if (number < drive->segment_count)
+            look_at(look->recovering, &drive->segments[number], page);
+    }
+    return NULL;
+}
+
+/* What does not start is not needed: this thread looks as well. */
+static void look_at_headers(struct kvf_recovering *recovering)
+{
+    struct kvf_store *store = recovering->store;
+    struct look look = {.recovering = recovering};
+    pthread_t threads[LOOKERS];
+    unsigned started = 0;
+    for (size_t i = 0; i < store->drive_count; i++)
+        if (look.count < store->drives[i].segment_count * store->drive_count)
+            look.count = store->drives[i].segment_count * store->drive_count;
+    while (started < LOOKERS && started < look.count &&
+           kvf_thread_start(&threads[started], "kvf-look", run_look, &look) == 0)
+        started++;
+    (void)run_look(&look);
+    while (started > 0)
+        (void)pthread_join(threads[--started], NULL);
+}
+
+static int by_sequence(const void *a, const void *b)
+{
+    const struct kvf_segment *const *x = a, *const *y = b;
+    return ((*x)->sequence > (*y)->sequence) - ((*x)->sequence < (*y)->sequence);
+}
+
+static bool fill_shelves(struct kvf_recovering *recovering)
+{
+    struct kvf_store *store = recovering->store;
+    recovering->shelves = calloc(store->drive_count, sizeof(*recovering->shelves));
+    for (size_t d = 0; recovering->shelves != NULL && d < store->drive_count; d++) {
+        struct kvf_drive *drive = &store->drives[d];
+        struct shelf *shelf = &recovering->shelves[d];
+        shelf->segments = calloc(drive->segment_count, sizeof(struct kvf_segment *));
+        if (shelf->segments == NULL)
+            return false;
+        for (uint32_t i = 0; i < drive->segment_count; i++)
+            if (drive->segments[i].state == KVF_SEGMENT_UNREAD)
+                shelf->segments[shelf->end++] = &drive->segments[i];
+        qsort(shelf->segments, shelf->end, sizeof(struct kvf_segment *), by_sequence);
+    }
+    return recovering->shelves != NULL;
+}
+
+/* ---- the owner's side ---- */
+
+static void free_recovering(struct kvf_recovering *recovering)
+{
+    for (size_t i = 0; i < recovering->scanner_count; i++) {
+        kvf_scan_fini(&recovering->scanners[i].scan);
+        (void)sem_destroy(&recovering->scanners[i].taken);
+    }
+    for (size_t d = 0; recovering->shelves != NULL && d < recovering->store->drive_count; d++)
+        free(recovering->shelves[d].segments);
+    free(recovering->shelves);
+    free(recovering->scanners);
+    free(recovering);
+}
+
+/* The last scanner has gone. `tell` may have been posted again behind us, with nothing left to tell: let it pass. */
+static void run_end(struct kvf_post *post)
+{
+    struct kvf_recovering *recovering = kvf_container(post, struct kvf_recovering, end);
+    struct kvf_store *store = recovering->store;
+    struct kvf_recovery *recovery = recovering->recovery;
+    lock(recovering);
+    bool posted = recovering->posted;
+    unlock(recovering);
+    if (posted) {
+        kvf_loop_post(store->loop, post);
         return;
     }
-    segment->sequence = scan->place.sequence;
-    segment->state = KVF_SEGMENT_SEALED;
-    scan->record_count = 0;
-    if (tell_sealed(scan) || scan->error != 0)
-        return;
-    tell_groups(scan);
-    if (scan->error == 0 && scan->record_count > 0)
-        seal(scan);
-    else if (scan->error == 0)
-        segment->state = KVF_SEGMENT_FREE;
+    for (size_t i = 0; i < recovering->scanner_count; i++)
+        (void)pthread_join(recovering->scanners[i].thread, NULL);
+    struct kvf_recovery_result result = recovering->result;
+    result.took_ns = kvf_clock_now_ns() - recovering->start_ns;
+    result.cancelled = atomic_load(&recovering->stop);
+    store->recovering = NULL;
+    free_recovering(recovering);
+    recovery->ended(recovery, &result);
 }
 
-static bool scan_init(struct scan *scan, struct kvf_drive *drive)
+/* The lock keeps those that have started from their first segment until it is known that all have. */
+static struct kvf_status start_scanners(struct kvf_recovering *recovering, struct kvf_why *why)
 {
-    scan->drive = drive;
-    scan->chunk = aligned_alloc(KVF_PAGE, CHUNK_BYTES);
-    scan->group = aligned_alloc(KVF_PAGE, KVF_GROUP_PAGES_MAX_BYTES);
-    scan->index = aligned_alloc(KVF_PAGE, kvf_index_max_bytes(drive->segment_bytes));
-    return scan->chunk != NULL && scan->group != NULL && scan->index != NULL;
-}
-
-static void scan_fini(struct scan *scan)
-{
-    free(scan->chunk);
-    free(scan->group);
-    free(scan->index);
-}
-
-struct kvf_status kvf_recover_drive(struct kvf_drive *drive, kvf_recover_found *found,
-                                    void *context, int *error, struct kvf_why *why)
-{
-    struct scan scan = {.found = found, .context = context};
-    struct kvf_status status = kvf_ok();
-    *error = 0;
-    if (!scan_init(&scan, drive))
-        status = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
-    for (uint32_t i = 0; i < drive->segment_count && kvf_is_ok(status); i++) {
-        scan.segment = &drive->segments[i];
-        scan.error = 0;
-        recover_segment(&scan);
-        if (scan.error != 0 && *error == 0) {
-            *error = scan.error;
-            (void)kvf_why_set(
-                why, kvf_ok(),
-                "%s: segment %u cannot be read or sealed (%s): the drive is read-only", drive->path,
-                i, strerror(scan.error));
-        }
-        drive->free_count += scan.segment->state == KVF_SEGMENT_FREE;
-        drive->stats.used_bytes += scan.segment->used_bytes;
+    int error = 0;
+    size_t started = 0;
+    lock(recovering);
+    recovering->running = recovering->scanner_count;
+    while (started < recovering->scanner_count && error == 0) {
+        struct scanner *scanner = &recovering->scanners[started];
+        error = kvf_thread_start(&scanner->thread, "kvf-recover", run_scanner, scanner);
+        started += error == 0;
     }
-    scan_fini(&scan);
-    return status;
+    atomic_store(&recovering->stop, error != 0);
+    unlock(recovering);
+    if (error == 0)
+        return kvf_ok();
+    while (started > 0)
+        (void)pthread_join(recovering->scanners[--started].thread, NULL);
+    return kvf_why_set(why, kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, error),
+                       "cannot start a thread for recovery: %s", strerror(error));
+}
+
+struct kvf_status kvf_recover_start(struct kvf_store *store, struct kvf_recovery *recovery,
+                                    struct kvf_why *why)
+{
+    struct kvf_recovering *recovering = calloc(1, sizeof(*recovering));
+    struct kvf_status status = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
+    if (recovering == NULL)
+        return status;
+    recovering->store = store;
+    recovering->recovery = recovery;
+    recovering->start_ns = kvf_clock_now_ns();
+    recovering->tell.run = run_tell;
+    recovering->end.run = run_end;
+    kvf_list_init(&recovering->slices);
+    if (make_scanners(recovering)) {
+        look_at_headers(recovering);
+        if (fill_shelves(recovering))
+            status = start_scanners(recovering, why);
+    }
+    if (!kvf_is_ok(status)) {
+        free_recovering(recovering);
+        return status;
+    }
+    store->recovering = recovering;
+    return kvf_ok();
+}
+
+void kvf_store_recover_cancel(struct kvf_store *store)
+{
+    if (store->recovering != NULL)
+        atomic_store(&store->recovering->stop, true);
 }

@@ -1,16 +1,20 @@
-/* Finding the records of a drive again at start. Runs on the owner thread before anything reads or writes, with plain
- * pread and pwrite. Nothing that the drive says is believed without its checksum and its place. */
+/* Recovery: what is on the drives at start, while the store already serves.
+ *
+ *   look      the header pages of all segments, on a few threads, the owner waits: FREE ones may be filled from then on,
+ *             the others are UNREAD: nobody asks for them, fills or frees them
+ *   read      per drive a few threads scan its UNREAD segments, the newest first. Records go to the owner in slices; a
+ *             segment is SEALED (FREE, LOST) only when the owner was told all of it
+ *   end       the last thread posts; the owner joins all and hears `ended`
+ *
+ * The threads are there only while a recovery is. Each fills one slice and waits until the owner has taken it, so that
+ * memory is bounded whatever the drives hold. */
 #ifndef KVFERRY_STORAGE_RECOVER_H
 #define KVFERRY_STORAGE_RECOVER_H
 
 #include "storage/core.h"
 
-typedef void kvf_recover_found(void *context, const struct kvf_record *record,
-                               struct kvf_location location);
-
-/* Tell every whole record, set the state of every segment, seal what was open. *error becomes 0, or the errno of
- * a segment that could not be read or sealed, which *why names; the others go on. Errors: NO_MEMORY. */
-KVF_MUST_USE struct kvf_status kvf_recover_drive(struct kvf_drive *drive, kvf_recover_found *found,
-                                                 void *context, int *error, struct kvf_why *why);
+/* Owner thread. NO_MEMORY: nothing was started. */
+KVF_MUST_USE struct kvf_status
+kvf_recover_start(struct kvf_store *store, struct kvf_recovery *recovery, struct kvf_why *why);
 
 #endif

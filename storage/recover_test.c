@@ -71,8 +71,7 @@ static void stream_ended(struct kvf_append *append, struct kvf_status status,
 static void child(struct fixture *f, int pipe, uint64_t first_seed)
 {
     f->frees_at_once = false;
-    if (!kvf_is_ok(fixture_try_open(f)) ||
-        !kvf_is_ok(kvf_store_recover(f->store, fixture_count, f, &f->why)))
+    if (!kvf_is_ok(fixture_try_open(f)) || !kvf_is_ok(fixture_start_recovery(f)))
         _exit(2);
     stream = (struct stream){.f = f, .pipe = pipe, .next = first_seed};
     for (unsigned i = 0; i < WRITERS; i++)

@@ -72,7 +72,7 @@ struct kvf_store_options {
 };
 
 /* Open, lock and, where a directory is empty, create the store; raise and sync the boot epoch (1 or more); start the
- * threads. Nothing is served yet: kvf_store_recover comes next. Errors say in *why what is wrong with which path and
+ * threads. Nothing is read or written yet: kvf_store_recover comes next. Errors say in *why what is wrong with which path and
  * what to do: INVALID (capacity, geometry), IO (missing, not a directory, no permission), BUSY (locked by another
  * daemon), DENIED (not empty and without our marker), CORRUPT (the marker is damaged), NO_SPACE (cannot preallocate),
  * UNSUPPORTED (io_uring was demanded and is forbidden, or a newer kvferry wrote the store). On error nothing is left
@@ -81,14 +81,39 @@ struct kvf_store_options {
 KVF_MUST_USE struct kvf_status kvf_store_open(const struct kvf_store_options *options,
                                               struct kvf_store **give, struct kvf_why *why);
 
-/* Call `found` for every whole record (any order; several generations of one key may come: the newest counts). Sealed
- * segments are read by their index; the open one record by record, payload CRC included, and is sealed. Returns when
- * all are told. The record is borrowed during the callback. Call once, before the first read or append. */
-KVF_MUST_USE struct kvf_status kvf_store_recover(struct kvf_store *store,
-                                                 void (*found)(void *context,
-                                                               const struct kvf_record *record,
-                                                               struct kvf_location location),
-                                                 void *context, struct kvf_why *why);
+/* What recovery came to. */
+struct kvf_recovery_result {
+    uint64_t records;  /* told */
+    uint64_t segments; /* that hold, or may hold, some */
+    uint64_t scanned;  /* of these: no whole index was there, every payload was looked at */
+    uint64_t
+        unreadable; /* of these: the drive could not read them to their end; left alone until the next start */
+    uint64_t took_ns;
+    bool cancelled;
+    struct kvf_why
+        why; /* the first segment that could not be read, or not be sealed; empty: none */
+};
+
+/* One recovery. The caller sets all of it and leaves it alone until `ended`; both run on the owner's loop. */
+struct kvf_recovery {
+    /* A whole record; borrowed for the call. Newer segments come before older ones, roughly; of several generations of a
+     * key the newest counts. In slices: the loop is held for a millisecond or two, then others have their turn. */
+    void (*found)(struct kvf_recovery *recovery, const struct kvf_record *record,
+                  struct kvf_location location);
+    /* Once, last. What is wrong with a segment ends neither recovery nor daemon. */
+    void (*ended)(struct kvf_recovery *recovery, const struct kvf_recovery_result *result);
+    void *context;
+};
+
+/* Look which segments are free (blocking; one page of each is read), then find all records while the store serves: reads
+ * and appends may start on return. Sealed segments are read by their index; what was open, or lost its index, record by
+ * record, payload CRC included, and is sealed. A segment that is not told yet is neither asked back nor filled; appends
+ * that need it wait. Call once, before the first read or append. NO_MEMORY: nothing was started, close the store. */
+KVF_MUST_USE struct kvf_status
+kvf_store_recover(struct kvf_store *store, struct kvf_recovery *recovery, struct kvf_why *why);
+/* `ended` comes soon, `found` no more. What was not told stays as it is on the drive, out of use until the next start.
+ * Nothing happens where no recovery is. */
+void kvf_store_recover_cancel(struct kvf_store *store);
 
 /* The boot epoch that open raised: larger than that of every earlier start on these drives. */
 uint64_t kvf_store_boot_epoch(const struct kvf_store *store);
@@ -174,6 +199,7 @@ struct kvf_drive_stats {
     uint64_t reads_in_flight;  /* reads that have not ended */
     uint64_t writes_in_flight; /* appends that have not ended */
     bool read_only;
+    bool recovering; /* it holds segments that recovery has not told: used_bytes lacks them */
 };
 
 size_t kvf_store_drive_count(const struct kvf_store *store);
@@ -181,7 +207,7 @@ void kvf_store_stats(const struct kvf_store *store, size_t drive, struct kvf_dri
 /* The segments of a drive: what an owner needs to keep its lists per segment. */
 size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive);
 
-/* Every read and append must have ended. Seals the open segments, joins the threads, unlocks. NULL is fine. */
+/* Every read and append, and recovery, must have ended. Seals the open segments, joins the threads, unlocks. NULL is fine. */
 void kvf_store_close(struct kvf_store *store);
 
 /* ---- checking a store that no daemon has open ---- */

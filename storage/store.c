@@ -283,19 +283,11 @@ struct kvf_status kvf_store_open(const struct kvf_store_options *options, struct
     return open_with(options, engine, note, give, why);
 }
 
-struct kvf_status kvf_store_recover(struct kvf_store *store, kvf_recover_found *found,
-                                    void *context, struct kvf_why *why)
+struct kvf_status kvf_store_recover(struct kvf_store *store, struct kvf_recovery *recovery,
+                                    struct kvf_why *why)
 {
     kvf_assert(!store->recovered);
-    for (size_t i = 0; i < store->drive_count; i++) {
-        int error;
-        KVF_TRY(kvf_recover_drive(&store->drives[i], found, context, &error, why));
-        (void)pthread_mutex_lock(&store->lock);
-        store->drives[i].error = error;
-        (void)pthread_mutex_unlock(&store->lock);
-        if (error != 0)
-            kvf_writer_wake(store->writer); /* it tries when the drive can be written again */
-    }
+    KVF_TRY(kvf_recover_start(store, recovery, why));
     store->recovered = true;
     return kvf_ok();
 }
@@ -334,6 +326,7 @@ void kvf_store_stats(const struct kvf_store *store, size_t index, struct kvf_dri
     stats->path = drive->path;
     stats->capacity_bytes = drive->segment_count * drive->segment_bytes;
     stats->read_only = drive->error != 0;
+    stats->recovering = drive->unread_count > 0;
     (void)pthread_mutex_unlock(lock);
 }
 
@@ -341,6 +334,7 @@ void kvf_store_close(struct kvf_store *store)
 {
     if (store == NULL)
         return;
+    kvf_assert(store->recovering == NULL);
     for (size_t i = 0; i < store->drive_count; i++) {
         struct kvf_drive_stats stats;
         kvf_store_stats(store, i, &stats);

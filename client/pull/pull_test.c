@@ -380,6 +380,22 @@ static void pull__stop_at_first_miss__pending_behind_it_ends(void **state)
     run_until(fx.open_reads == 0);
 }
 
+/* The put was aborted, or what could have been found was not. */
+static void pull__pending_then_fault__is_a_miss_at_once(void **state)
+{
+    static struct wanted wanted;
+    (void)state;
+    fixture_add_blocks(2, 4096);
+    fx.blocks[0].code = KVF_PENDING;
+    fx.blocks[0].fault = KVF_NOT_FOUND;
+    want(&wanted, 0, 2, 1000 * WAIT_S);
+    kvf_pull_start(fx.source, &wanted.pull);
+    run_until(wanted.ended);
+    assert_missed(&wanted, 0, KVF_NOT_FOUND);
+    assert_here(&wanted, 1);
+    run_until(fx.open_reads == 0);
+}
+
 static void pull__committed__is_asked_for_again(void **state)
 {
     static struct wanted wanted;
@@ -585,6 +601,7 @@ int main(void)
         TEST(pull__refused__no_release_no_retry),
         TEST(pull__stop_at_first_miss__later_blocks_are_not_asked),
         TEST(pull__stop_at_first_miss__pending_behind_it_ends),
+        TEST(pull__pending_then_fault__is_a_miss_at_once),
         TEST(pull__committed__is_asked_for_again),
         TEST(pull__pending_among_hits__hits_are_released),
         TEST(pull__pending_until_deadline__miss),

@@ -617,7 +617,8 @@ bool read_fault(struct pull_read *read, const Kvferry__Fault *fault)
 {
     if (!read->granted || fault->block >= read->count || fault->code == KVF_OK)
         return false;
-    if (read->slots[fault->block].state == SLOT_GRANTED)
+    uint8_t state = read->slots[fault->block].state;
+    if (state == SLOT_GRANTED || state == SLOT_PENDING) /* of the latter: it will not come */
         miss(read, fault->block, wire_status(fault->code));
     check(read);
     return true;

@@ -39,15 +39,25 @@ static void none(void *context, uint32_t drive, uint32_t segment, uint64_t seque
     (void)context, (void)drive, (void)segment, (void)sequence;
 }
 
-static void found_none(void *context, const struct kvf_record *record, struct kvf_location location)
+static void found_none(struct kvf_recovery *recovery, const struct kvf_record *record,
+                       struct kvf_location location)
 {
-    (void)context, (void)record, (void)location;
+    (void)recovery, (void)record, (void)location;
     bench_die("the store is not empty");
+}
+
+static void recovery_ended(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    (void)result;
+    *(bool *)recovery->context = true;
 }
 
 static void open_index(const char *directory)
 {
     struct kvf_why why = {.text = ""};
+    bool ended = false;
+    struct kvf_recovery recovery = {
+        .found = found_none, .ended = recovery_ended, .context = &ended};
     bench_check(kvf_loop_create(&loop), "loop");
     bench_check(kvf_pool_create(KVF_MIB, false, &pool, NULL), "pool");
     struct kvf_store_options options = {.loop = loop,
@@ -59,8 +69,10 @@ static void open_index(const char *directory)
                                         .read_threads = 1,
                                         .reclaim = none};
     if (!kvf_is_ok(kvf_store_open(&options, &store, &why)) ||
-        !kvf_is_ok(kvf_store_recover(store, found_none, NULL, &why)))
+        !kvf_is_ok(kvf_store_recover(store, &recovery, &why)))
         bench_die("%s", why.text);
+    while (!ended)
+        kvf_loop_run_once(loop, 1000);
     struct kvf_index_options how = {.pool = pool, .store = store, .boot_epoch = 2, .freed = freed};
     bench_check(kvf_index_create(&how, &index_), "index");
 }

@@ -15,14 +15,23 @@ static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t se
     (void)context, (void)drive, (void)segment, (void)sequence; /* there is room for all */
 }
 
-static void found(void *context, const struct kvf_record *record, struct kvf_location location)
+static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
+                  struct kvf_location location)
 {
-    (void)context, (void)record, (void)location;
+    (void)recovery, (void)record, (void)location;
+}
+
+static void recovered(struct kvf_recovery *recovery, const struct kvf_recovery_result *result)
+{
+    (void)result;
+    *(bool *)recovery->context = true;
 }
 
 static void store_open(struct stored *stored, const struct stored_options *wanted)
 {
     struct kvf_why why = {.text = ""};
+    bool ended = false;
+    struct kvf_recovery recovery = {.found = found, .ended = recovered, .context = &ended};
     const struct kvf_arena *arenas[] = {&stored->arena};
     struct kvf_store_options options = {
         .loop = stored->loop,
@@ -41,8 +50,10 @@ static void store_open(struct stored *stored, const struct stored_options *wante
     if (mkdir(wanted->path, 0700) != 0)
         bench_die("%s: %s", wanted->path, strerror(errno));
     if (!kvf_is_ok(kvf_store_open_engine(&options, wanted->engine, &stored->store, &why)) ||
-        !kvf_is_ok(kvf_store_recover(stored->store, found, NULL, &why)))
+        !kvf_is_ok(kvf_store_recover(stored->store, &recovery, &why)))
         bench_die("%s", why.text);
+    while (!ended)
+        kvf_loop_run_once(stored->loop, 1000);
 }
 
 static struct kvf_extent extent_of(const struct stored *stored, uint32_t block)
