@@ -161,6 +161,7 @@ static void free_entry(struct kvf_index *index, struct kvf_entry *entry)
 }
 
 static void fold(struct kvf_index *index, struct kvf_entry *entry);
+static void drop_hidden(struct kvf_index *index, const struct kvf_entry *entry);
 
 /* Nobody pins it: is it worth keeping, and where? */
 static void settle_unpinned(struct kvf_index *index, struct kvf_entry *entry)
@@ -236,6 +237,8 @@ void kvf_index_unlink(struct kvf_index *index, struct kvf_entry *entry)
 
 void kvf_entry_ready(struct kvf_index *index, struct kvf_entry *entry, uint32_t crc32c)
 {
+    if (entry->state == KVF_ENTRY_PENDING)
+        drop_hidden(index, entry); /* new content; what was pulled is the old one once more */
     entry->state = KVF_ENTRY_READY;
     entry->crc32c = crc32c;
     entry->resident = entry->verified = true;
@@ -317,6 +320,15 @@ static void remove_record(struct kvf_index *index, uint32_t record)
     kvf_spaces_leave(&index->spaces, kvf_spaces_at(&index->spaces, block.space));
 }
 
+/* A linked entry may hide a record of its key, see kvf_index_recovered: that goes. */
+static void drop_hidden(struct kvf_index *index, const struct kvf_entry *entry)
+{
+    uint32_t record =
+        kvf_cold_find(index->cold, entry->node.hash, entry->space->number, &entry->key);
+    if (entry->linked && record != KVF_COLD_NONE)
+        remove_record(index, record);
+}
+
 static bool record_entry(struct kvf_index *index, const struct kvf_entry *entry)
 {
     struct kvf_cold_block block = {
@@ -374,10 +386,12 @@ struct kvf_entry *kvf_index_pin(struct kvf_index *index, const struct kvf_found 
 
 void kvf_index_forget(struct kvf_index *index, const struct kvf_found *found)
 {
-    if (found->entry != NULL)
+    if (found->entry != NULL) {
+        drop_hidden(index, found->entry);
         kvf_index_unlink(index, found->entry);
-    else
+    } else {
         remove_record(index, found->record);
+    }
 }
 
 /* ---- the cache ---- */
@@ -458,18 +472,46 @@ static bool enter_filling(struct kvf_index *index, struct kvf_location where)
     return true;
 }
 
+/* What a recovered record stands beside: an entry that hides it, for its bytes are being put or come from a source and
+ * may go again without a trace. */
+static bool hides(const struct kvf_entry *entry)
+{
+    return entry->state != KVF_ENTRY_READY || (entry->pulled && !entry->on_ssd);
+}
+
+/* Of two records of one key the newer generation counts; of one generation, the copy in the newer filling. */
+static bool is_newer(const struct kvf_record *record, struct kvf_location where,
+                     const struct kvf_found *than)
+{
+    if (!kvf_generation_equal(record->generation, than->generation))
+        return kvf_generation_is_newer(record->generation, than->generation);
+    return than->on_ssd && where.sequence > than->location.sequence;
+}
+
+/* Make way for the record. False: what is known is newer. */
+static bool make_way(struct kvf_index *index, const struct kvf_record *record,
+                     struct kvf_location where, uint64_t hash, uint32_t space)
+{
+    struct kvf_found before;
+    if (kvf_index_find(index, record->namespace, &record->key, &before) && before.entry != NULL &&
+        !hides(before.entry)) {
+        if (!is_newer(record, where, &before))
+            return false;
+        kvf_index_forget(index, &before);
+    }
+    uint32_t cold = kvf_cold_find(index->cold, hash, space, &record->key);
+    if (cold == KVF_COLD_NONE)
+        return true;
+    tell_record(index, cold, &before);
+    if (!is_newer(record, where, &before))
+        return false;
+    remove_record(index, cold);
+    return true;
+}
+
 void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *record,
                          struct kvf_location location)
 {
-    struct kvf_found before;
-    bool known = kvf_index_find(index, record->namespace, &record->key, &before);
-    if (known && (before.state != KVF_ENTRY_READY ||
-                  !kvf_generation_is_newer(record->generation, before.generation)))
-        return;
-    if (known)
-        kvf_index_forget(index, &before);
-    if (!enter_filling(index, location))
-        return;
     struct kvf_space *space = kvf_spaces_enter(&index->spaces, record->namespace);
     if (space == NULL)
         return; /* a miss, as when folding */
@@ -480,7 +522,9 @@ void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *recor
         .length = (uint32_t)record->length,
         .crc32c = record->crc32c,
     };
-    if (!add_record(index, &block, block_hash(index, space, &record->key), location))
+    uint64_t hash = block_hash(index, space, &record->key);
+    if (!make_way(index, record, location, hash, space->number) ||
+        !enter_filling(index, location) || !add_record(index, &block, hash, location))
         kvf_spaces_leave(&index->spaces, space);
 }
 
@@ -490,6 +534,7 @@ void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct k
     entry->hot = false;
     if (!enter_filling(index, where))
         return;
+    drop_hidden(index, entry);
     entry->on_ssd = true;
     entry->location = where;
     kvf_list_push_back(&segment_of(index, where.drive, where.segment)->entries,

@@ -143,8 +143,8 @@ void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct 
 
 /* ---- SSD ---- */
 
-/* A record that recovery found. The newest generation of a key wins; what is put or pulled now is
- * newer than any. */
+/* A record that recovery found. The newest generation of a key wins. What is being put or pulled now
+ * hides it, and it is found again when that goes without having come to an end of its own. */
 void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *record,
                          struct kvf_location location);
 /* Its record is durable there, and not hot. Not believed when that filling of the segment was

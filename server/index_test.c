@@ -378,7 +378,7 @@ static void recovered__several_generations__the_newest_counts(void **state)
     assert_int_equal(stats().entries, 0);
 }
 
-static void recovered__key_is_being_put__the_put_counts(void **state)
+static void recovered__put_is_aborted__found_again(void **state)
 {
     (void)state;
     struct kvf_found found;
@@ -389,7 +389,63 @@ static void recovered__key_is_being_put__the_put_counts(void **state)
     assert_ptr_equal(found.entry, entry);
     kvf_index_unlink(index_, entry);
     kvf_entry_unpin(index_, entry);
+    assert_true(look_number(5, &found) && found.generation.counter == 3);
+    assert_int_equal(stats().blocks, 1);
+}
+
+static void recovered__put_is_committed__gone_for_ever(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_key key = {.length = 32, .bytes = {5}};
+    struct kvf_entry *entry = kvf_index_add(index_, "t/f", &key, 10, KVF_ENTRY_PENDING);
+    recover(5, (struct kvf_generation){2, 3});
+    kvf_entry_ready(index_, entry, 1);
+    entry->resident = false; /* as if its memory had never been */
+    kvf_entry_unpin(index_, entry);
+    assert_false(look_number(5, &found));
     assert_int_equal(stats().blocks, 0);
+}
+
+/* The copy from a source leaves DRAM without a trace; forgotten, both are. */
+static void recovered__key_is_pulled__found_again_when_the_copy_goes(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_key key = {.length = 32, .bytes = {5}};
+    for (int round = 0; round < 2; round++) {
+        struct kvf_entry *entry = kvf_index_add(index_, "t/f", &key, 10, KVF_ENTRY_PULLING);
+        recover(5, (struct kvf_generation){2, 3});
+        entry->pulled = true;
+        kvf_entry_ready(index_, entry, 1);
+        recover(5, (struct kvf_generation){2, 4});
+        assert_true(look_number(5, &found));
+        if (round == 1)
+            kvf_index_forget(index_, &found);
+        entry->resident = false;
+        kvf_entry_unpin(index_, entry);
+        assert_int_equal(look_number(5, &found), round == 0);
+        assert_int_equal(stats().blocks, round == 0);
+    }
+}
+
+static void recovered__two_copies_of_one_generation__the_newer_filling_counts(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    struct kvf_key key = {.length = 32, .bytes = {5}};
+    struct kvf_record record = {
+        .namespace = "t/f", .key = key, .generation = {2, 3}, .length = 10, .crc32c = 1};
+    static const uint64_t orders[][2] = {{4, 9}, {9, 4}};
+    for (int i = 0; i < 2; i++) {
+        for (int copy = 0; copy < 2; copy++)
+            kvf_index_recovered(index_, &record,
+                                (struct kvf_location){.segment = orders[i][copy] == 9,
+                                                      .sequence = orders[i][copy],
+                                                      .offset = 2 * KVF_PAGE});
+        assert_true(look_number(5, &found) && found.location.sequence == 9);
+        kvf_index_forget(index_, &found);
+    }
 }
 
 /* Counted: all that the index allocated. */
@@ -513,8 +569,13 @@ int main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(recovered__several_generations__the_newest_counts, set_up,
                                         tear_down),
-        cmocka_unit_test_setup_teardown(recovered__key_is_being_put__the_put_counts, set_up,
+        cmocka_unit_test_setup_teardown(recovered__put_is_committed__gone_for_ever, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(recovered__key_is_pulled__found_again_when_the_copy_goes,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            recovered__two_copies_of_one_generation__the_newer_filling_counts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(recovered__put_is_aborted__found_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(
             bytes__200000_blocks_on_ssd__are_at_most_96_and_the_key_for_each, set_up, tear_down),
         cmocka_unit_test_setup_teardown(pin__no_memory__is_null_and_the_record_stays, set_up,
