@@ -129,14 +129,16 @@ def header(name, value):
 
 
 def call(path, messages=(), stream=1, end=False):
-    """The bytes of one gRPC call, from the connection's preface on."""
+    """The bytes of one gRPC call, from the connection's preface on: at most 64 KiB of messages, the first window."""
     headers = b"".join(
         header(name, value)
         for name, value in ((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost"),
                             ("te", "trailers"), ("content-type", "application/grpc")))
     out = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, 4, stream, headers)
     for message in messages:
-        out += frame(DATA, 0, stream, b"\0" + struct.pack(">I", len(message)) + message)
+        data = b"\0" + struct.pack(">I", len(message)) + message
+        for at in range(0, len(data), MAX_FRAME):
+            out += frame(DATA, 0, stream, data[at:at + MAX_FRAME])
     return out + (frame(DATA, 1, stream, b"") if end else b"")
 
 
