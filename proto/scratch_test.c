@@ -1,8 +1,12 @@
 #include "proto/scratch.h"
 
 #include "base/test.h"
+#include "proto/admin.pb-c.h"
+#include "proto/engine.pb-c.h"
+#include "proto/health.pb-c.h"
 #include "proto/peer.pb-c.h"
 
+#include <malloc.h>
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -147,7 +151,7 @@ static void reset__after_a_refused_message__the_next_is_taken(void **state)
 
 #define HOSTILE_BYTES (1u << 20)
 
-static size_t put_varint(uint8_t *at, size_t value)
+static size_t put_varint(uint8_t *at, uint64_t value)
 {
     size_t bytes = 0;
     for (; value > 0x7f; value >>= 7)
@@ -210,6 +214,177 @@ static void unpack__memory_that_ends_anywhere__whole_or_refused(void **state)
     assert_true(was_taken);
 }
 
+/* ---- the same for every message that a daemon, an engine or the command unpacks ---- */
+
+#define UNPACK_BYTES ((size_t)4 << 20) /* the largest buffer of any service */
+
+static const ProtobufCMessageDescriptor *const foreign[] = {
+    &kvferry__session_up__descriptor,
+    &kvferry__session_down__descriptor,
+    &kvferry__lookup_request__descriptor,
+    &kvferry__lookup_reply__descriptor,
+    &kvferry__engine_request__descriptor,
+    &kvferry__engine_reply__descriptor,
+    &kvferry__set_read_batch_request__descriptor,
+    &kvferry__stat_reply__descriptor,
+    &kvferry__admin_reply__descriptor,
+    &grpc__health__v1__health_check_request__descriptor,
+};
+
+/* Unpacks into `memory` and nowhere else: what lies behind it stays, and nothing is left of malloc's. False: refused. */
+static bool unpack_within(const ProtobufCMessageDescriptor *descriptor, uint8_t *memory,
+                          const uint8_t *bytes, size_t length)
+{
+    memset(memory + UNPACK_BYTES, GUARD, 64);
+    size_t before = mallinfo2().uordblks;
+    kvf_scratch_init(&scratch, memory, UNPACK_BYTES);
+    bool taken =
+        protobuf_c_message_unpack(descriptor, kvf_scratch_reset(&scratch), length, bytes) != NULL;
+    assert_true(scratch.used <= UNPACK_BYTES);
+    assert_int_equal(mallinfo2().uordblks, before);
+    for (unsigned i = 0; i < 64; i++)
+        assert_int_equal(memory[UNPACK_BYTES + i], GUARD);
+    return taken;
+}
+
+struct bomb {
+    uint8_t *memory, *bytes;
+    size_t room;
+};
+
+static struct bomb bomb_open(size_t bytes)
+{
+    struct bomb bomb = {.memory = malloc(UNPACK_BYTES + 64), .bytes = malloc(bytes), .room = bytes};
+    assert_non_null(bomb.memory);
+    assert_non_null(bomb.bytes);
+    return bomb;
+}
+
+static void bomb_close(struct bomb *bomb)
+{
+    free(bomb->bytes);
+    free(bomb->memory);
+}
+
+#define for_each_foreign_field(descriptor, number)                                                 \
+    for (size_t d_ = 0; d_ < sizeof(foreign) / sizeof(foreign[0]); d_++)                           \
+        for (const ProtobufCMessageDescriptor *descriptor = foreign[d_]; descriptor != NULL;       \
+             descriptor = NULL)                                                                    \
+            for (unsigned number = 1; number <= descriptor->n_fields + 1; number++)
+
+static void unpack__ten_million_elements__are_refused_within_the_memory(void **state)
+{
+    (void)state;
+    const size_t count = 10000000;
+    struct bomb bomb = bomb_open(2 * count);
+    for_each_foreign_field(descriptor, number)
+    {
+        if (number > 2) /* enough: one of them is a list in most */
+            continue;
+        for (size_t i = 0; i < count; i++) {
+            bomb.bytes[2 * i] = (uint8_t)(number << 3 | 2);
+            bomb.bytes[2 * i + 1] = 0;
+        }
+        assert_false(unpack_within(descriptor, bomb.memory, bomb.bytes, 2 * count));
+    }
+    bomb_close(&bomb);
+}
+
+static void unpack__a_length_beyond_the_message__is_refused(void **state)
+{
+    (void)state;
+    static const uint64_t lengths[] = {101,
+                                       UINT64_C(1) << 30,
+                                       UINT64_C(1) << 31,
+                                       UINT32_MAX,
+                                       UINT64_C(1) << 32,
+                                       UINT64_C(1) << 63,
+                                       UINT64_MAX - 5,
+                                       UINT64_MAX};
+    struct bomb bomb = bomb_open(128);
+    for_each_foreign_field(descriptor, number)
+    {
+        for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+            memset(bomb.bytes, 0, bomb.room);
+            bomb.bytes[0] = (uint8_t)(number << 3 | 2);
+            size_t head = 1 + put_varint(bomb.bytes + 1, lengths[i]);
+            assert_false(unpack_within(descriptor, bomb.memory, bomb.bytes, head + 100));
+        }
+    }
+    bomb_close(&bomb);
+}
+
+static void unpack__messages_within_messages__are_refused_or_bounded(void **state)
+{
+    (void)state;
+    struct bomb bomb = bomb_open(HOSTILE_BYTES);
+    for_each_foreign_field(descriptor, number)
+    {
+        size_t at = 0;
+        while (at + 16 < bomb.room) {
+            bomb.bytes[at++] = (uint8_t)(number << 3 | 2);
+            at += put_varint(bomb.bytes + at, bomb.room - at - 8);
+        }
+        (void)unpack_within(descriptor, bomb.memory, bomb.bytes, at);
+        memset(bomb.bytes, (int)(number << 3 | 3), bomb.room); /* groups, which proto3 has not */
+        assert_false(unpack_within(descriptor, bomb.memory, bomb.bytes, bomb.room));
+    }
+    bomb_close(&bomb);
+}
+
+static void unpack__fields_of_the_wrong_type__are_refused_or_unknown(void **state)
+{
+    (void)state;
+    struct bomb bomb = bomb_open(64);
+    for_each_foreign_field(descriptor, number)
+    {
+        for (unsigned type = 0; type < 8; type++) {
+            for (size_t length = 1; length <= 20; length++) {
+                memset(bomb.bytes, 1, bomb.room);
+                bomb.bytes[0] = (uint8_t)(number << 3 | type);
+                (void)unpack_within(descriptor, bomb.memory, bomb.bytes, length);
+            }
+        }
+    }
+    bomb_close(&bomb);
+}
+
+static void unpack__thousands_of_unknown_fields__are_kept_within_the_memory(void **state)
+{
+    (void)state;
+    struct bomb bomb = bomb_open(HOSTILE_BYTES);
+    for (size_t d = 0; d < sizeof(foreign) / sizeof(foreign[0]); d++) {
+        size_t at = 0, few = 0;
+        for (uint64_t number = 1000; at + 16 < bomb.room; number++) {
+            at += put_varint(bomb.bytes + at, number << 3);
+            bomb.bytes[at++] = 1;
+            if (number == 6000)
+                few = at;
+        }
+        assert_true(unpack_within(foreign[d], bomb.memory, bomb.bytes, few));
+        assert_false(unpack_within(foreign[d], bomb.memory, bomb.bytes, at));
+    }
+    bomb_close(&bomb);
+}
+
+/* In memory of the exact length, so that a sanitizer sees a byte that is read behind it. */
+static void unpack__a_message_cut_short__is_refused_or_a_shorter_message(void **state)
+{
+    (void)state;
+    uint8_t bytes[MEMORY_BYTES];
+    struct bomb bomb = bomb_open(1);
+    size_t length = pack_lookup(bytes, sizeof(bytes), 20), taken = 0;
+    for (size_t cut = 0; cut <= length; cut++) {
+        uint8_t *exact = malloc(cut > 0 ? cut : 1);
+        assert_non_null(exact);
+        memcpy(exact, bytes, cut);
+        taken += unpack_within(&kvferry__lookup_request__descriptor, bomb.memory, exact, cut);
+        free(exact);
+    }
+    assert_int_equal(taken, 1 + 1 + 20); /* the empty one, the namespace, each key */
+    bomb_close(&bomb);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, look_at_guard)
 
 int main(void)
@@ -223,6 +398,12 @@ int main(void)
         TEST(reset__after_a_refused_message__the_next_is_taken),
         TEST(unpack__half_a_million_empty_elements__are_refused_within_the_memory),
         TEST(unpack__memory_that_ends_anywhere__whole_or_refused),
+        TEST(unpack__ten_million_elements__are_refused_within_the_memory),
+        TEST(unpack__a_length_beyond_the_message__is_refused),
+        TEST(unpack__messages_within_messages__are_refused_or_bounded),
+        TEST(unpack__fields_of_the_wrong_type__are_refused_or_unknown),
+        TEST(unpack__thousands_of_unknown_fields__are_kept_within_the_memory),
+        TEST(unpack__a_message_cut_short__is_refused_or_a_shorter_message),
     };
     return cmocka_run_group_tests_name("proto/scratch", tests, NULL, NULL);
 }

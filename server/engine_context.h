@@ -61,7 +61,7 @@ struct context {
     struct kvf_list packets;
     size_t queued_bytes;
     struct kvf_watch process; /* its pidfd, -1: none; watched while LEAVING with places left */
-    struct kvf_timer gone_timer;
+    struct kvf_timer timer;   /* CONNECTED: Register must come; LEAVING: its process must go */
     uint64_t instance;
     pid_t pid;
     char name[64];

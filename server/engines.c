@@ -20,8 +20,9 @@
 #endif
 
 #define GONE_AFTER_NS                                                                              \
-    (5 * KVF_NS_PER_S)              /* a process that shows no pidfd, after its end of file        \
+    (5 * KVF_NS_PER_S) /* a process that shows no pidfd, after its end of file        \
                                      */
+#define REGISTER_WITHIN_NS (5 * KVF_NS_PER_S)
 #define MAX_QUEUED_BYTES (8u << 20) /* answers to an engine that does not read */
 
 /* ---- sending ---- */
@@ -113,7 +114,7 @@ void engine_free_if_over(struct context *context)
     if (context->state != CONTEXT_LEAVING || !kvf_list_is_empty(&context->gets) ||
         !kvf_list_is_empty(&context->puts) || context->working)
         return;
-    kvf_timer_stop(engines->options.loop, &context->gone_timer);
+    kvf_timer_stop(engines->options.loop, &context->timer);
     close_watch(engines, &context->process);
     struct kvf_list *node;
     while ((node = kvf_list_pop_front(&context->packets)) != NULL)
@@ -145,7 +146,7 @@ static void process_ready(struct kvf_watch *watch, uint32_t events)
 
 static void gone_timeout(struct kvf_timer *timer)
 {
-    process_is_gone(kvf_container(timer, struct context, gone_timer));
+    process_is_gone(kvf_container(timer, struct context, timer));
 }
 
 /* The engine's GPU may still write to its places: they come back when its process is gone. */
@@ -158,8 +159,8 @@ static void wait_for_process(struct context *context)
     context->process.ready = process_ready;
     if (context->process.fd >= 0 && kvf_is_ok(kvf_watch_start(loop, &context->process)))
         return;
-    context->gone_timer.fire = gone_timeout;
-    kvf_timer_start(loop, &context->gone_timer, kvf_clock_now_ns() + GONE_AFTER_NS);
+    context->timer.fire = gone_timeout;
+    kvf_timer_start(loop, &context->timer, kvf_clock_now_ns() + GONE_AFTER_NS);
 }
 
 void engine_drop_all(struct context *context)
@@ -255,6 +256,12 @@ static void note_process(struct context *context, int fd)
     context->process.fd = pidfd;
 }
 
+/* Anybody on this host may connect: who then says nothing must not keep a descriptor of ours, nor fill the log. */
+static void register_timeout(struct kvf_timer *timer)
+{
+    engine_leave(kvf_container(timer, struct context, timer));
+}
+
 static void add_context(struct kvf_engines *engines, int fd)
 {
     struct context *context = calloc(1, sizeof(*context));
@@ -272,6 +279,9 @@ static void add_context(struct kvf_engines *engines, int fd)
     note_process(context, fd);
     kvf_list_push_back(&engines->contexts, &context->node);
     engines->count++;
+    context->timer.fire = register_timeout;
+    kvf_timer_start(engines->options.loop, &context->timer,
+                    kvf_clock_now_ns() + REGISTER_WITHIN_NS);
     if (!kvf_is_ok(kvf_watch_start(engines->options.loop, &context->watch)))
         engine_leave(context);
 }

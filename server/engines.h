@@ -1,6 +1,6 @@
 /* Engines: engine.sock, one context per registered engine process.
  *
- *   CONNECTED   Register must come
+ *   CONNECTED   Register must come, within 5 s
  *   REGISTERED  puts, Gets, look-ups
  *   LEAVING     the socket has ended: what it held is given back, except for places that its
  *               process may still write to: those wait until the process is gone

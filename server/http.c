@@ -1,10 +1,12 @@
-/* Parts: asking (the second thread), answering (libmicrohttpd's thread), start and stop.
+/* Parts: asking (the second thread), visitors and answering (libmicrohttpd's thread), start and
+ * stop.
  *
  * A request that needs the Manager is suspended and put on a list; the asking thread takes all that
  * wait for one question, asks once, stores the answer in each and resumes them. */
 #include "server/http.h"
 
 #include "base/address.h"
+#include "base/list.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -20,6 +22,8 @@
 #define IDLE_S 10U
 #define BODY_MOST 4096 /* of a request: nothing here wants one */
 #define BACKLOG 128
+#define LEAVING_MOST                                                                               \
+    16 /* connections that are shut down, but not gone yet; libmicrohttpd accepts ten at a time */
 
 enum question { ASK_READY = 0, ASK_METRICS, ASK_COUNT };
 
@@ -48,10 +52,18 @@ struct request {
     char *answer; /* malloc'ed or NULL */
 };
 
+/* One connection, from the first to the last that libmicrohttpd says of it. */
+struct visitor {
+    struct kvf_list node; /* oldest first; alone once it has been asked to go */
+    int fd;
+};
+
 struct kvf_http {
     const struct kvf_http_source *source;
     struct MHD_Daemon *daemon;
     int port;
+    struct kvf_list visitors; /* serving thread */
+    unsigned visitor_count;
     pthread_t asker;
     pthread_mutex_t lock; /* waiting, stopping */
     pthread_cond_t wake;
@@ -137,6 +149,43 @@ static bool wait_for(struct kvf_http *http, struct request *request, enum questi
     }
     pthread_mutex_unlock(&http->lock);
     return accepted;
+}
+
+/* ---- visitors ---- */
+
+/* One more than there is room for: the one that is here longest goes, so that connections which are kept open and never
+ * ask (or never finish asking) cannot keep out those that do. libmicrohttpd closes it at the end of file. */
+static void make_room(struct kvf_http *http)
+{
+    if (http->visitor_count <= KVF_HTTP_CONNECTIONS)
+        return;
+    struct visitor *oldest =
+        kvf_container(kvf_list_pop_front(&http->visitors), struct visitor, node);
+    http->visitor_count--;
+    (void)shutdown(oldest->fd, SHUT_RDWR);
+}
+
+static void come_or_gone(void *context, struct MHD_Connection *connection, void **slot,
+                         enum MHD_ConnectionNotificationCode code)
+{
+    struct kvf_http *http = context;
+    struct visitor *visitor = *slot;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        visitor = calloc(1, sizeof(*visitor));
+        *slot = visitor;
+        if (visitor == NULL)
+            return; /* it is served, and never asked to go */
+        visitor->fd =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        kvf_list_push_back(&http->visitors, &visitor->node);
+        http->visitor_count++;
+        make_room(http);
+    } else if (visitor != NULL) {
+        bool stayed = !kvf_list_is_empty(&visitor->node);
+        kvf_list_remove(&visitor->node);
+        http->visitor_count -= stayed;
+        free(visitor);
+    }
 }
 
 /* ---- answering ---- */
@@ -335,11 +384,11 @@ static bool start_threads(struct kvf_http *http, int fd)
     kvf_thread_deafen(&before);
     bool asker = kvf_thread_start(&http->asker, "kvf-http", asking, http) == 0;
     if (asker)
-        http->daemon =
-            MHD_start_daemon(flags, 0, NULL, NULL, serve, http, MHD_OPTION_LISTEN_SOCKET, fd,
-                             MHD_OPTION_CONNECTION_LIMIT, (unsigned)KVF_HTTP_CONNECTIONS,
-                             MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_NOTIFY_COMPLETED,
-                             completed, NULL, MHD_OPTION_END);
+        http->daemon = MHD_start_daemon(
+            flags, 0, NULL, NULL, serve, http, MHD_OPTION_LISTEN_SOCKET, fd,
+            MHD_OPTION_CONNECTION_LIMIT, (unsigned)KVF_HTTP_CONNECTIONS + LEAVING_MOST,
+            MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_NOTIFY_CONNECTION, come_or_gone, http,
+            MHD_OPTION_NOTIFY_COMPLETED, completed, NULL, MHD_OPTION_END);
     else
         (void)close(fd);
     kvf_thread_hear_again(&before);
@@ -364,6 +413,7 @@ struct kvf_status kvf_http_start(const char *address, const struct kvf_http_sour
         return kvf_why_set(why, failed(KVF_NO_MEMORY, ENOMEM), "no memory for --http");
     }
     http->source = source;
+    kvf_list_init(&http->visitors);
     http->port = kvf_address_bound_port(fd);
     (void)pthread_mutex_init(&http->lock, NULL);
     (void)pthread_cond_init(&http->wake, NULL);

@@ -6,8 +6,8 @@
  * nobody but those who wait for it, and never makes the daemon look dead. Requests that wait for
  * the same answer share it. Idle, both threads sleep.
  *
- * Bounds: KVF_HTTP_CONNECTIONS at a time, more wait in the backlog; a connection that is silent for
- * 10 s is closed. */
+ * Bounds: KVF_HTTP_CONNECTIONS at a time, when one more comes the oldest goes; a connection that is
+ * silent for 10 s is closed. */
 #ifndef KVFERRY_SERVER_HTTP_H
 #define KVFERRY_SERVER_HTTP_H
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_WIDTH 15
+#define NAME_WIDTH 17 /* with the space behind it */
 
 void table_bytes_text(double bytes, char text[24])
 {
@@ -26,13 +26,19 @@ static bool is_bytes(const char *section, const char *name)
     return strcmp(end == NULL ? name : end + 1, "bytes") == 0 || strcmp(section, "pool") == 0;
 }
 
+/* Names and texts are the daemon's: what could move the cursor must not reach the terminal. */
+static void print_text(FILE *out, const char *text, int width)
+{
+    char clean[256];
+    (void)snprintf(clean, sizeof(clean), "%s", text);
+    words_clean(clean);
+    (void)fprintf(out, "%-*s", width, clean);
+}
+
 static void print_value(FILE *out, const char *section, const char *name, const cJSON *value)
 {
     if (cJSON_IsString(value)) {
-        char text[256];
-        (void)snprintf(text, sizeof(text), "%s", value->valuestring);
-        words_clean(text);
-        (void)fputs(text, out);
+        print_text(out, value->valuestring, 0);
         return;
     }
     if (!cJSON_IsNumber(value)) {
@@ -55,7 +61,9 @@ static void print_members(FILE *out, const char *section, const cJSON *object)
     const char *separator = "";
     cJSON_ArrayForEach(member, object)
     {
-        (void)fprintf(out, "%s%s ", separator, member->string == NULL ? "" : member->string);
+        (void)fputs(separator, out);
+        print_text(out, member->string == NULL ? "" : member->string, 0);
+        (void)fputc(' ', out);
         print_value(out, section, member->string == NULL ? "" : member->string, member);
         separator = ", ";
     }
@@ -71,12 +79,12 @@ void table_print(FILE *out, const cJSON *object)
         if (cJSON_IsArray(member)) {
             cJSON_ArrayForEach(element, member)
             {
-                (void)fprintf(out, "%-*s  ", NAME_WIDTH, name);
+                print_text(out, name, NAME_WIDTH);
                 print_members(out, name, element);
             }
             continue;
         }
-        (void)fprintf(out, "%-*s  ", NAME_WIDTH, name);
+        print_text(out, name, NAME_WIDTH);
         if (cJSON_IsObject(member)) {
             print_members(out, name, member);
         } else {

@@ -44,6 +44,15 @@ static void print__odd_shapes__stay_lines(void **state)
     print_is("[]", "");
 }
 
+static void print__control_bytes_in_names__do_not_reach_the_terminal(void **state)
+{
+    (void)state;
+    print_is("{\"a\\u001b[2J\":1,\"b\\r\":{\"c\\u0007\":2},\"d\\n\":[{\"e\\u007f\":3}]}",
+             "a?[2J            1\n"
+             "b?               c? 2\n"
+             "d?               e? 3\n");
+}
+
 static void bytes_text__units(void **state)
 {
     (void)state;
@@ -63,6 +72,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(print__stat__one_line_a_part),
         cmocka_unit_test(print__odd_shapes__stay_lines),
+        cmocka_unit_test(print__control_bytes_in_names__do_not_reach_the_terminal),
         cmocka_unit_test(bytes_text__units),
     };
     return cmocka_run_group_tests_name("client/cli/table", tests, NULL, NULL);

@@ -1,5 +1,6 @@
 #include "proto/rpc/accept.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "proto/rpc/rpc_internal.h"
 
@@ -15,7 +16,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* reserve */
 static int reserve = -1;
-static _Atomic uint64_t dropped;
+static _Atomic uint64_t dropped, log_due_ns;
 
 static int kernel_accept(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
 {
@@ -40,6 +41,14 @@ uint64_t rpc_accept_dropped(void)
     return atomic_load(&dropped);
 }
 
+/* A storm of connections must not become one of lines. */
+static bool is_time_to_log(void)
+{
+    uint64_t now_ns = kvf_clock_now_ns(), due_ns = atomic_load(&log_due_ns);
+    return now_ns >= due_ns &&
+           atomic_compare_exchange_strong(&log_due_ns, &due_ns, now_ns + KVF_NS_PER_S);
+}
+
 /* Take one connection with the descriptor in reserve, and close it. False: there was none, or no descriptor either. */
 static bool drop_one(int fd)
 {
@@ -56,7 +65,7 @@ static bool drop_one(int fd)
     if (connection < 0)
         return false;
     uint64_t count = atomic_fetch_add(&dropped, 1) + 1;
-    if (rpc_may_log())
+    if (is_time_to_log() && rpc_may_log())
         kvf_log_warning("rpc",
                         "no descriptor left for a connection: closed it (%" PRIu64
                         " so far); raise the limit of open files",

@@ -1,5 +1,6 @@
 """Malformed bytes on every socket: that connection ends, the daemon goes on, and nothing leaks."""
 
+import concurrent.futures
 import os
 import random
 import socket
@@ -7,7 +8,7 @@ import struct
 import time
 
 from harness import expect, expect_equal
-from wire import DATA, HEADERS, PREFACE, SETTINGS, EngineSocket, call, field, frame, parse, varint
+from wire import DATA, HEADERS, PREFACE, SETTINGS, EngineSocket, LongCall, call, field, frame, parse, varint
 
 MIB = 1 << 20
 LANE_MAGIC = b"kvflane\n"
@@ -334,4 +335,104 @@ def malformed_bytes_from_a_source_end_its_session(case):
                     pass
                 result = get.end(30).must_end_with(4)
             expect(result.seconds < 3 + 3 * case.slowness, f"a deadline of 3 s took {result.seconds:.1f} s")
+    watched.lives_on()
+
+
+# What a message must not be: each as the body of a message whose field `number` is repeated.
+def _bombs(number, size):
+    empty = field(number, b"")
+    deep = b""
+    while len(deep) < 5000:
+        deep = field(number, deep)
+    return [
+        empty * (size // len(empty)),
+        b"".join(field(100 + i % 500000, i) for i in range(size // 8)),
+        varint(number << 3 | 2) + varint(1 << 30) + b"x" * 100,
+        varint(number << 3 | 2) + varint((1 << 64) - 1) + b"x" * 100,
+        field(number, b"y" * size)[:size // 2],
+        varint(number << 3) + varint(5) + varint(number << 3 | 5) + b"1234" + varint(number << 3 | 1) + b"12345678",
+        deep,
+        b"".join(varint(i << 3 | 3) for i in range(1, size // 4)),
+        varint(number << 3 | 2) + varint(size - 10) + b"\0" * (size - 10),
+    ]
+
+
+def _say_all(connect, calls):
+    """Ten calls at a time, each to its end; a call is (path, messages)."""
+    def one(path, messages):
+        long_call = LongCall(connect(), path)
+        all(long_call.say(message) for message in messages)
+        long_call.finish()
+
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        for future in [pool.submit(one, *each) for each in calls]:
+            future.result()
+
+
+def _grows_less_than(case, daemon, mib, attack):
+    """The peak of its memory over an attack; the pool is resident from the start."""
+    before = daemon.memory_mib("VmRSS")
+    daemon.forget_peak()
+    attack()
+    grown = daemon.memory_mib("VmHWM") - before
+    if case.slowness == 1:  # a sanitizer keeps what was freed
+        expect(grown < mib, f"{grown:.0f} MiB more for foreign messages, {mib} are enough")
+
+
+def malformed_messages_that_want_much_memory_of_peers(case):
+    """A megabyte each, ten at a time: what a message may unpack to is bounded by one buffer of the daemon's, 4 MiB."""
+    a = case.start(case.daemon("a", listen=True))
+    watched = _Watched(case, a)
+    size = MIB - 64
+    hello = field(1, field(1, 1) + field(2, "tenant") + field(8, "tcp"))
+    session, lookup = "/kvferry.Peer/Session", "/kvferry.Peer/Lookup"
+    calls = [(session, [bomb]) for bomb in _bombs(3, size)]
+    calls += [(session, [hello, field(3, field(1, 1) + field(2, NS) + bomb)]) for bomb in _bombs(5, size - 64)]
+    calls += [(session, [hello, field(5, field(1, 1) + bomb)]) for bomb in _bombs(2, size - 64)]
+    calls += [(lookup, [field(1, NS) + bomb]) for bomb in _bombs(2, size - 64)]
+    calls += [(lookup, [field(2, b"") * 10000000])]  # ten million elements: gRPC itself says no
+    connect = lambda: socket.create_connection(("127.0.0.1", a.port), timeout=5)
+
+    def attack():
+        _say_all(connect, calls)
+        for claimed in (1 << 30, 0xFFFFFFFF, 20 << 20):  # lengths that never come
+            one = LongCall(connect(), session)
+            one.say(b"x" * 1000, claimed)
+            one.finish()
+
+    _grows_less_than(case, a, 64, attack)
+    refused = a.log().count("a message that is no SessionUp, or names far too much")
+    expect(refused >= 10, f"only {refused} of the messages came as far as the service")
+    watched.lives_on()
+
+
+def malformed_messages_that_want_much_memory_of_engines(case):
+    """As large as a packet may be, from engines that are registered and from such that are not."""
+    a = case.start(case.daemon("a", ssd_mib=512))
+    watched = _Watched(case, a)
+
+    def attack():
+        for kind, number in ((PUT_BEGIN, 2), (PUT_COMMIT, 1), (PUT_ABORT, 1), (LOOKUP, 2), (GET, 2), (RELEASE, 2), (FORGET, 2)):
+            for bomb in _bombs(number, 65000):
+                engine = EngineSocket(a)
+                engine.send(engine.register())
+                engine.reply()
+                for packet in (engine.request(kind, field(1, NS) + bomb), bomb):
+                    try:
+                        engine.send(packet)
+                    except OSError:
+                        break  # it is ended
+                engine.close()
+
+    _grows_less_than(case, a, 16, attack)
+    watched.lives_on()
+
+
+def malformed_messages_that_want_much_memory_of_admin(case):
+    a = case.start(case.daemon("a"))
+    watched = _Watched(case, a)
+    calls = [(f"/kvferry.Admin/{method}", [bomb])
+             for method in ("Stat", "SetReadBatch", "Evict", "Sync") for bomb in _bombs(2, MIB - 64)]
+    _grows_less_than(case, a, 64, lambda: _say_all(lambda: _connect_unix(a, "admin.sock"), calls))
+    expect_equal(a.stat()["state"], "READY", "state")
     watched.lives_on()

@@ -319,6 +319,15 @@ class Daemon:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def memory_mib(self, name):
+        """VmRSS, or VmHWM for the most since the start or since forget_peak()."""
+        with open(f"/proc/{self.process.pid}/status") as file:
+            return int(re.search(rf"^{name}:\s+(\d+) kB", file.read(), re.M)[1]) / 1024
+
+    def forget_peak(self):
+        with open(f"/proc/{self.process.pid}/clear_refs", "w") as file:
+            file.write("5")
+
     def cpu_ticks(self):
         with open(f"/proc/{self.process.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()

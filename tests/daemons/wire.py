@@ -110,7 +110,8 @@ class EngineSocket:
 
 # ---- HTTP/2 as gRPC uses it ----
 
-DATA, HEADERS, SETTINGS = 0, 1, 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+MAX_FRAME = 16384
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -128,12 +129,79 @@ def header(name, value):
 
 
 def call(path, messages=(), stream=1, end=False):
-    """The bytes of one gRPC call, from the connection's preface on."""
+    """The bytes of one gRPC call, from the connection's preface on: at most 64 KiB of messages, the first window."""
     headers = b"".join(
         header(name, value)
         for name, value in ((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost"),
                             ("te", "trailers"), ("content-type", "application/grpc")))
     out = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, 4, stream, headers)
     for message in messages:
-        out += frame(DATA, 0, stream, b"\0" + struct.pack(">I", len(message)) + message)
+        data = b"\0" + struct.pack(">I", len(message)) + message
+        for at in range(0, len(data), MAX_FRAME):
+            out += frame(DATA, 0, stream, data[at:at + MAX_FRAME])
     return out + (frame(DATA, 1, stream, b"") if end else b"")
+
+
+class LongCall:
+    """One gRPC call whose messages may be long: in frames, as far as the server's windows go."""
+
+    def __init__(self, connection, path):
+        self.socket = connection
+        self.window = {0: 65535, 1: 65535}  # of the connection, of the stream
+        self.initial, self.ended, self.unread = 65535, False, b""
+        connection.settimeout(10)
+        connection.sendall(call(path))
+
+    def say(self, message, claimed=None):
+        """False: the server has ended the call, and did not want all of it."""
+        data = b"\0" + struct.pack(">I", len(message) if claimed is None else claimed) + message
+        try:
+            while data and not self.ended:
+                size = min(MAX_FRAME, len(data), *self.window.values())
+                if size <= 0:
+                    self._hear()
+                    continue
+                self.socket.sendall(frame(DATA, 0, 1, data[:size]))
+                data = data[size:]
+                self.window = {stream: window - size for stream, window in self.window.items()}
+        except OSError:
+            self.ended = True
+        return not self.ended
+
+    def finish(self):
+        """Half-close, and hear the end: the server's status has come, or the connection is gone."""
+        try:
+            if not self.ended:
+                self.socket.sendall(frame(DATA, 1, 1, b""))
+            while not self.ended:
+                self._hear()
+        except OSError:
+            self.ended = True
+        self.socket.close()
+
+    def _take(self, size):
+        while len(self.unread) < size:
+            piece = self.socket.recv(1 << 16)
+            if not piece:
+                raise ConnectionError
+            self.unread += piece
+        data, self.unread = self.unread[:size], self.unread[size:]
+        return data
+
+    def _hear(self):
+        """One frame."""
+        head = self._take(9)
+        kind, flags, stream = head[3], head[4], struct.unpack(">I", head[5:])[0]
+        payload = self._take(int.from_bytes(head[:3], "big"))
+        if kind == WINDOW_UPDATE:
+            self.window[stream] = self.window.get(stream, 0) + struct.unpack(">I", payload)[0]
+        elif kind == SETTINGS and not flags & 1:
+            for name, value in struct.iter_unpack(">HI", payload):
+                if name == 4:
+                    self.window[1] += value - self.initial
+                    self.initial = value
+            self.socket.sendall(frame(SETTINGS, 1, 0, b""))
+        elif kind == PING and not flags & 1:
+            self.socket.sendall(frame(PING, 1, 0, payload))
+        elif kind in (RST_STREAM, GOAWAY) or (kind == HEADERS and flags & 1):
+            self.ended = True
