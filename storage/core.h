@@ -49,8 +49,8 @@ struct kvf_drive {
     uint32_t created_first; /* undo: segment files from here on are new */
 
     /* reading, under lock */
-    struct kvf_list
-        turns; /* of kvf_read.node: the front read of each set, in the order of their turns */
+    struct kvf_list turns[2]; /* of kvf_read.node: the front read of each set, in the order of their
+                                 turns; [1] those of speculative sets, behind all of [0] */
     unsigned read_pieces; /* in flight */
     uint64_t read_bytes;  /* in flight */
 

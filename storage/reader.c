@@ -86,16 +86,23 @@ static bool window_allows(const struct kvf_store *store, const struct kvf_drive 
                                        drive->read_bytes + bytes <= store->options.inflight_bytes);
 }
 
+static struct kvf_read *first_in_turn(const struct kvf_store *store, const struct kvf_list *turns)
+{
+    kvf_list_for_each (node, turns) {
+        struct kvf_read *read = kvf_container(node, struct kvf_read, node);
+        if (gap_allows(store, read))
+            return read;
+    }
+    return NULL;
+}
+
 /* The read whose piece is next on this drive, if the window has room for it. */
 static struct kvf_read *next_read(const struct kvf_store *store, const struct kvf_drive *drive)
 {
-    kvf_list_for_each (node, &drive->turns) {
-        struct kvf_read *read = kvf_container(node, struct kvf_read, node);
-        if (!gap_allows(store, read))
-            continue;
-        return window_allows(store, drive, next_piece_bytes(store, read)) ? read : NULL;
-    }
-    return NULL;
+    struct kvf_read *read = first_in_turn(store, &drive->turns[0]);
+    if (read == NULL)
+        read = first_in_turn(store, &drive->turns[1]);
+    return read != NULL && window_allows(store, drive, next_piece_bytes(store, read)) ? read : NULL;
 }
 
 /* Nothing more of this read is to be submitted: the set's next one on this drive takes over its place. */
@@ -124,7 +131,7 @@ static void count_turn(struct kvf_store *store, struct kvf_drive *drive, struct 
         return;
     front->turn_left = store->options.io_bytes;
     kvf_list_remove(&front->node);
-    kvf_list_push_back(&drive->turns, &front->node);
+    kvf_list_push_back(&drive->turns[front->speculative], &front->node);
 }
 
 static int buffer_of(const struct kvf_reader *reader, const struct kvf_arena *arena)
@@ -593,9 +600,10 @@ static struct kvf_status check_read(const struct kvf_store *store, const struct 
     return kvf_ok();
 }
 
-static void prepare_read(struct kvf_store *store, struct kvf_read *read)
+static void prepare_read(struct kvf_store *store, struct kvf_read *read, bool speculative)
 {
     read->store = store;
+    read->speculative = speculative;
     read->post.run = run_post;
     kvf_list_init(&read->node);
     read->next_in_set = NULL;
@@ -615,7 +623,7 @@ static void enter_turns(struct kvf_store *store, struct kvf_read *read)
     if (*tail != NULL) {
         (*tail)->next_in_set = read;
     } else {
-        kvf_list_push_back(&drive->turns, &read->node);
+        kvf_list_push_back(&drive->turns[read->speculative], &read->node);
         drive->stats.read_sets++;
     }
     *tail = read;
@@ -629,7 +637,7 @@ void kvf_store_read(struct kvf_store *store, struct kvf_read_set *set)
     (void)pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < set->count; i++) {
         struct kvf_read *read = set->reads[i];
-        prepare_read(store, read);
+        prepare_read(store, read, set->speculative);
         if (read->location.drive < store->drive_count)
             store->drives[read->location.drive].stats.reads_in_flight++;
         if (kvf_is_ok(read->status)) {

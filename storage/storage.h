@@ -136,6 +136,7 @@ struct kvf_read {
     struct kvf_store *store;
     struct kvf_post post;
     struct kvf_list node; /* in the drive's turns, while this is its set's front read there */
+    bool speculative;     /* of the set */
     struct kvf_read *next_in_set; /* on the same drive */
     struct kvf_status status;
     uint64_t next_offset;      /* of the next piece to submit */
@@ -152,6 +153,9 @@ struct kvf_read {
 struct kvf_read_set {
     struct kvf_read **reads; /* borrowed until the last one has ended */
     size_t count;            /* >= 1 */
+    /* Nobody waits for it yet: a piece of it goes out only when the drive has none of a demanded set to send. What is
+     * out already is not called back. */
+    bool speculative;
 };
 
 /* Start all of them. Cannot fail: errors come by `ended`. */

@@ -231,7 +231,8 @@ static struct kvf_status create(const struct kvf_store_options *options,
         struct kvf_drive *drive = &store->drives[i];
         drive->index = (uint32_t)i;
         drive->directory_fd = -1;
-        kvf_list_init(&drive->turns);
+        kvf_list_init(&drive->turns[0]);
+        kvf_list_init(&drive->turns[1]);
         kvf_list_init(&drive->incoming);
         kvf_list_init(&drive->frees);
     }
