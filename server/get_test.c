@@ -409,6 +409,8 @@ static void get__drive_fails__is_a_miss_and_the_block_is_gone(void **state)
         node_run_until(ask.answered == 1);
         for (int i = 0; i < 3; i++)
             assert_int_equal(ask.codes[i], wrong ? KVF_CORRUPT : KVF_IO);
+        assert_int_equal(node.counters.misses[wrong ? KVF_CORRUPT : KVF_IO], 3);
+        assert_int_equal(node.counters.dropped[wrong ? KVF_DROP_CORRUPT : KVF_DROP_READ_ERROR], 2);
         assert_int_equal(ask.freed, 1);
         assert_false(node_has(&node, 1));
         node_stop(&node);
@@ -618,6 +620,7 @@ static void get__drive_fails__goes_on_to_a_source(void **state)
     node_run_until(ask.answered == 1);
     assert_int_equal(ask.codes[0], KVF_OK);
     assert_int_equal(ask.origins[0], KVF_ORIGIN_REMOTE);
+    assert_int_equal(node.counters.dropped[KVF_DROP_READ_ERROR], 1); /* a hit, and yet seen */
     node_get_release(&ask);
     stop_pair();
 }
@@ -651,6 +654,8 @@ static void get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy
     node_run_until(ask.answered == 1);
     assert_int_equal(ask.codes[0], KVF_CORRUPT);
     node_run_until(!node_has(&source, 1));
+    assert_int_equal(node.counters.misses[KVF_CORRUPT], 1);
+    assert_int_equal(source.counters.dropped[KVF_DROP_CORRUPT], 1);
     stop_pair();
 }
 

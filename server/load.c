@@ -4,8 +4,10 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/log.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct batch;
 
@@ -37,6 +39,8 @@ struct batch {
 struct kvf_loads {
     struct kvf_loads_options options;
     uint64_t open;
+    uint64_t said_ns; /* when the log last heard of a lost block */
+    uint64_t unsaid;  /* blocks lost since */
 };
 
 /* ---- what all have in common ---- */
@@ -121,6 +125,38 @@ static void fail(struct kvf_load *load, struct kvf_status status)
     tell_ended(load, status, true);
 }
 
+/* A line a second at most: a drive that dies loses thousands. */
+static void say_lost(struct kvf_load *load, struct kvf_status status)
+{
+    struct kvf_loads *loads = load->loads;
+    const uint64_t now_ns = kvf_clock_now_ns();
+    loads->unsaid++;
+    if (loads->said_ns != 0 && now_ns - loads->said_ns < KVF_NS_PER_S)
+        return;
+    struct kvf_drive_stats drive = {.path = "DRAM"};
+    if (load->entry->on_ssd)
+        kvf_store_stats(loads->options.store, load->entry->location.drive, &drive);
+    if (status.code == KVF_CORRUPT)
+        kvf_log_error("loads", "lost %llu blocks, now one of %s: not the bytes of its checksum",
+                      (unsigned long long)loads->unsaid, drive.path);
+    else
+        kvf_log_error("loads", "lost %llu blocks, now one of %s: cannot read it: %s",
+                      (unsigned long long)loads->unsaid, drive.path,
+                      status.detail != 0 ? strerror(status.detail)
+                                         : kvf_code_name((enum kvf_code)status.code));
+    loads->said_ns = now_ns;
+    loads->unsaid = 0;
+}
+
+/* What was ours is no longer: damaged, or not to be read. */
+static void lose(struct kvf_load *load, struct kvf_status status)
+{
+    load->loads->options.counters
+        ->dropped[status.code == KVF_CORRUPT ? KVF_DROP_CORRUPT : KVF_DROP_READ_ERROR]++;
+    say_lost(load, status);
+    fail(load, status);
+}
+
 static void count_stage(struct kvf_load *load, enum kvf_stage stage, uint64_t since_ns)
 {
     kvf_histogram_add(&load->loads->options.counters->stages[stage], kvf_clock_now_ns() - since_ns);
@@ -189,7 +225,7 @@ static void check_done(struct kvf_job *job)
         load->entry->verified = true;
         tell_ended(load, kvf_ok(), true);
     } else {
-        fail(load, kvf_fail(KVF_MODULE_SERVER, KVF_CORRUPT, 0));
+        lose(load, kvf_fail(KVF_MODULE_SERVER, KVF_CORRUPT, 0));
     }
     over(load);
 }
@@ -209,6 +245,7 @@ bool kvf_load_check(struct kvf_loads *loads, struct kvf_entry *entry)
     if (batch == NULL)
         return false;
     batch->items[0].landed_bytes = entry->length;
+    entry->verified = false; /* whoever asks now waits for what comes out */
     attach(batch, 1);
     start_check(&batch->items[0]);
     return true;
@@ -232,7 +269,7 @@ static void read_ended(struct kvf_read *read, struct kvf_status status)
     struct kvf_load *load = kvf_container(read, struct kvf_load, read);
     kvf_index_unhold_segment(load->loads->options.index, read->location);
     if (!kvf_is_ok(status)) {
-        fail(load, status);
+        lose(load, status);
         over(load);
         return;
     }

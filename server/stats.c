@@ -361,12 +361,16 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
     head(out, "ssd_device_bytes_total", "counter", "Bytes that the drives moved for them");
     labelled(out, "ssd_device_bytes_total", "op", "read", sum.read_device_bytes);
     labelled(out, "ssd_device_bytes_total", "op", "write", sum.write_device_bytes);
+    static const char *const reasons[KVF_DROP_COUNT] = {
+        [KVF_DROP_NO_SSD] = "no_ssd",
+        [KVF_DROP_WRITE_ERROR] = "write_error",
+        [KVF_DROP_READ_ERROR] = "read_error",
+        [KVF_DROP_CORRUPT] = "corrupt",
+    };
     head(out, "dropped_blocks_total", "counter",
-         "Put blocks that never reached the SSD, by reason");
-    labelled(out, "dropped_blocks_total", "reason", "no_ssd",
-             stats->counters.dropped[KVF_DROP_NO_SSD]);
-    labelled(out, "dropped_blocks_total", "reason", "write_error",
-             stats->counters.dropped[KVF_DROP_WRITE_ERROR]);
+         "Blocks that never reached the SSD, or were lost here, by reason");
+    for (size_t at = 0; at < KVF_DROP_COUNT; at++)
+        labelled(out, "dropped_blocks_total", "reason", reasons[at], stats->counters.dropped[at]);
     return print_drives(out, stats);
 }
 

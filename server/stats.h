@@ -40,10 +40,12 @@ enum kvf_hit {
     KVF_HIT_COUNT
 };
 
-/* Why a put block never reached its SSD: label `reason` of dropped_blocks_total. */
+/* Why a block never reached its SSD, or was lost here: label `reason` of dropped_blocks_total. */
 enum kvf_drop {
     KVF_DROP_NO_SSD = 0,  /* no SSD tier: clean at once */
     KVF_DROP_WRITE_ERROR, /* the drive refused */
+    KVF_DROP_READ_ERROR,  /* the drive does not give it back */
+    KVF_DROP_CORRUPT,     /* its bytes are not those of its checksum, whoever found out */
     KVF_DROP_COUNT
 };
 

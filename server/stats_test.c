@@ -262,6 +262,8 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_ssd_device_bytes_total{op=\"write\"} 0",
         "kvferry_dropped_blocks_total{reason=\"no_ssd\"} 0",
         "kvferry_dropped_blocks_total{reason=\"write_error\"} 0",
+        "kvferry_dropped_blocks_total{reason=\"read_error\"} 0",
+        "kvferry_dropped_blocks_total{reason=\"corrupt\"} 0",
         "kvferry_stage_seconds_count{stage=\"admission\"} 0",
         "kvferry_stage_seconds_count{stage=\"load\"} 0",
         "kvferry_stage_seconds_count{stage=\"read\"} 0",
@@ -305,6 +307,7 @@ static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **stat
         "kvferry_blocks_total{tier=\"remote_ssd\"} 18446744073709551615",
         "kvferry_misses_total{reason=\"deadline\"} 8",
         "kvferry_dropped_blocks_total{reason=\"write_error\"} 9",
+        "kvferry_dropped_blocks_total{reason=\"corrupt\"} 11",
         "kvferry_state{state=\"DRAINING\"} 1",
         "kvferry_state{state=\"READY\"} 0",
     };
@@ -317,6 +320,7 @@ static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **stat
     stats.counters.hits[KVF_HIT_REMOTE_SSD] = UINT64_MAX;
     stats.counters.misses[KVF_DEADLINE] = 8;
     stats.counters.dropped[KVF_DROP_WRITE_ERROR] = 9;
+    stats.counters.dropped[KVF_DROP_CORRUPT] = 11;
     char *text = metrics_of(&stats);
     lines_are_there(text, lines, sizeof(lines) / sizeof(lines[0]));
     free(text);
