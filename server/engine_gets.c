@@ -153,8 +153,11 @@ void engine_take_release(struct context *context, uint64_t id,
     }
     for (size_t i = 0; i < request->n_blocks; i++) {
         mine = find_get(context, request->get); /* its last release frees it */
-        if (mine != NULL)
-            get_release(mine->get, request->blocks[i]);
+        if (mine == NULL)
+            break;
+        if (request->bad)
+            get_report_bad(mine->get, request->blocks[i]);
+        get_release(mine->get, request->blocks[i]);
     }
 }
 

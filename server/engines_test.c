@@ -326,6 +326,38 @@ static void engine__puts_gets_and_releases__leaves_nothing(void **state)
     leave(&engine);
 }
 
+/* A verifying engine says that two blocks are bad: the one that is goes, the other stays. */
+static void engine__reports_bad_blocks__those_that_are_bad_are_dropped(void **state)
+{
+    (void)state;
+    struct engine engine;
+    uint32_t both[] = {0, 1, 77};
+    join(&engine);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    assert_int_equal(register_engine(&engine), KVF_OK);
+    uint64_t get = send_get(&engine, 1, 2, NODE_BLOCK_BYTES);
+    Kvferry__EngineReply *reply = reply_to(&engine, get);
+    assert_int_equal(reply->ready->prefix, 2);
+    kvferry__engine_reply__free_unpacked(reply, NULL);
+    kvf_extent_at(node_find(&node, 2)->extent)[NODE_BLOCK_BYTES - 1] ^= 0x80;
+    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
+    Kvferry__EngineRelease body = KVFERRY__ENGINE_RELEASE__INIT;
+    body.get = get;
+    body.n_blocks = 3;
+    body.blocks = both;
+    body.bad = true;
+    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_RELEASE;
+    request.release = &body;
+    assert_int_equal(code_of(&engine, send_request(&engine, &request)), KVF_OK);
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    assert_non_null(node_find(&node, 1));
+    assert_true(node_find(&node, 1)->verified);
+    assert_null(node_find(&node, 2));
+    assert_int_equal(node.counters.dropped[KVF_DROP_CORRUPT], 1);
+    leave(&engine);
+}
+
 static void engine__largest_requests__are_answered_in_one_packet(void **state)
 {
     (void)state;
@@ -629,6 +661,7 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         TEST(engine__puts_gets_and_releases__leaves_nothing),
+        TEST(engine__reports_bad_blocks__those_that_are_bad_are_dropped),
         TEST(engine__largest_requests__are_answered_in_one_packet),
         TEST(engine__illegal_bytes__end_its_connection_alone),
         TEST(engine__request_without_a_number__ends_its_connection),

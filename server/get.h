@@ -114,6 +114,9 @@ struct get *get_create(struct gets *gets, uint32_t item_count);
 void get_start(struct get *get);
 /* Give one held block back; anything else is ignored. */
 void get_release(struct get *get, uint32_t item);
+/* Who holds this block says that its bytes are not those of its checksum. They are checked here as well, and the block
+ * is dropped only if that is so. */
+void get_report_bad(struct get *get, uint32_t item);
 /* The caller is gone: no answer, everything is given back as soon as it can be. The pointer is
  * dead. Legal once, at any time after create. */
 void get_drop(struct get *get);

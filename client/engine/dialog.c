@@ -152,16 +152,27 @@ static void tell(struct kvf_client *client, Kvferry__EngineRequest *request)
         end(client);
 }
 
-void dialog_release(struct kvf_client *client, uint64_t get, size_t count)
+static void tell_release(struct kvf_client *client, uint64_t get, size_t count, bool bad)
 {
     Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
     Kvferry__EngineRelease release = KVFERRY__ENGINE_RELEASE__INIT;
     release.get = get;
     release.n_blocks = count;
     release.blocks = client->indexes;
+    release.bad = bad;
     request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_RELEASE;
     request.release = &release;
     tell(client, &request);
+}
+
+void dialog_release(struct kvf_client *client, uint64_t get, size_t count)
+{
+    tell_release(client, get, count, false);
+}
+
+void dialog_release_bad(struct kvf_client *client, uint64_t get, size_t count)
+{
+    tell_release(client, get, count, true);
 }
 
 void dialog_abort(struct kvf_client *client, size_t count)

@@ -99,6 +99,8 @@ void *dialog_place(const struct kvf_client *client, uint32_t arena, uint64_t off
  * or the next cannot be sent the session ends, for the daemon must not keep pinned what we have
  * given back. */
 void dialog_release(struct kvf_client *client, uint64_t get, size_t count);
+/* The same for blocks whose bytes are not those of their checksum. */
+void dialog_release_bad(struct kvf_client *client, uint64_t get, size_t count);
 /* Abort the `count` puts of client->handles. */
 void dialog_abort(struct kvf_client *client, size_t count);
 

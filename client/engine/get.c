@@ -130,7 +130,7 @@ static struct kvf_status take_pins(struct kvf_client *client, uint64_t get,
     return kvf_ok();
 }
 
-/* A block whose bytes are not what its checksum says is a miss, and not pinned any more. */
+/* A block whose bytes are not what its checksum says is a miss, not pinned any more, and reported. */
 static void verify_page(struct kvf_client *client, uint64_t get, struct kvf_get_block *blocks,
                         size_t count)
 {
@@ -143,7 +143,7 @@ static void verify_page(struct kvf_client *client, uint64_t get, struct kvf_get_
         clear(&blocks[i], KVF_CORRUPT);
     }
     if (bad > 0)
-        dialog_release(client, get, bad);
+        dialog_release_bad(client, get, bad);
 }
 
 static struct kvf_status get_page(struct kvf_client *client, const struct kvf_get_options *options,

@@ -95,7 +95,8 @@ void kvf_put_abort(struct kvf_client *client, struct kvf_put *puts, size_t count
 
 /* ---- get ---- */
 
-#define KVF_GET_VERIFY 1u /* check each CRC32C here, too: a mismatch is a miss (CORRUPT) */
+/* Check each CRC32C here, too: a mismatch is a miss (CORRUPT), and the daemon hears of it and looks for itself. */
+#define KVF_GET_VERIFY 1u
 #define KVF_GET_STOP_AT_FIRST_MISS 2u /* only the contiguous prefix is wanted */
 
 struct kvf_get_block {
