@@ -1,6 +1,7 @@
 #include "server/node_fixture.h"
 
 #include "base/crc32c.h"
+#include "storage/faulty.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -62,7 +63,7 @@ static void recover(struct node *node)
     node_run_until(node->recovery.context == NULL);
 }
 
-static void open_store(struct node *node)
+static void open_store(struct node *node, bool faulty)
 {
     const char *tmp = getenv("TEST_TMPDIR");
     struct kvf_why why = {.text = ""};
@@ -77,7 +78,7 @@ static void open_store(struct node *node)
         .capacity_bytes = 64 * KVF_MIB,
         .segment_bytes = 16 * KVF_MIB,
         .io = KVF_STORE_IO_PREAD,
-        .read_threads = 1,
+        .read_threads = faulty ? 3 : 1, /* a read that hangs takes one */
         .queue_depth = 4,
         .inflight_bytes = 4 * KVF_MIB,
         .io_bytes = 256 << 10,
@@ -86,7 +87,12 @@ static void open_store(struct node *node)
         .reclaim = reclaim,
         .context = node,
     };
-    if (!kvf_is_ok(kvf_store_open(&options, &node->store, &why)))
+    if (faulty)
+        faulty_init(&kvf_engine_pread);
+    struct kvf_status status =
+        faulty ? kvf_store_open_engine(&options, &faulty_engine, &node->store, &why)
+               : kvf_store_open(&options, &node->store, &why);
+    if (!kvf_is_ok(status))
         fail_msg("%s", why.text);
 }
 
@@ -191,7 +197,7 @@ void node_start(struct node *node, const struct node_options *options)
     assert_true(kvf_is_ok(kvf_transport_open("tcp", &transport, &node->transport, NULL)));
     assert_true(kvf_is_ok(kvf_transport_listen(node->transport, "127.0.0.1:0", NULL)));
     if (options->ssd)
-        open_store(node);
+        open_store(node, options->faulty);
     start_index(node);
     start_queries(node, bytes);
     start_serving(node, bytes);
@@ -371,6 +377,19 @@ void node_evict(struct node *node)
 {
     uint64_t blocks = 0, bytes = 0;
     kvf_index_evict_all(node->index, &blocks, &bytes);
+}
+
+void node_flip_on_ssd(struct node *node, struct kvf_location at, uint64_t bit)
+{
+    char path[96];
+    uint8_t byte;
+    (void)snprintf(path, sizeof(path), "%s/segment-%05u", node->path, (unsigned)at.segment);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)(at.offset + bit / 8)), 1);
+    byte ^= (uint8_t)(1 << bit % 8);
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)(at.offset + bit / 8)), 1);
+    assert_int_equal(close(fd), 0);
 }
 
 /* Runs on every segment file of the node. */

@@ -17,6 +17,8 @@
 struct node_options {
     uint64_t pool_bytes; /* 0: 16 MiB; likewise every class */
     bool ssd;
+    bool
+        faulty; /* its reads and writes pass through storage's faulty engine; one such node at a time */
     const char *peers[2]; /* addresses of sources, NULL: no more */
 };
 
@@ -92,6 +94,8 @@ struct node_lost node_lose(struct node *node, unsigned block);
 void node_recovers(struct node *node, const struct node_lost *lost);
 /* Only on SSD from now on, or gone where there is none. */
 void node_evict(struct node *node);
+/* A bit of what lies there on SSD flips; the same once more brings it back. */
+void node_flip_on_ssd(struct node *node, struct kvf_location at, uint64_t bit);
 /* What lies on SSD goes bad: the drive's segments are cut (reads fail) or changed (bytes are wrong). */
 void node_cut_segments(struct node *node);
 void node_change_segments(struct node *node);
