@@ -537,8 +537,9 @@ struct kvf_status kvf_readers_start(struct kvf_store *store, struct kvf_why *why
         struct kvf_status status = start_reader(all, i);
         if (!kvf_is_ok(status))
             return kvf_why_set(why, status,
-                               "cannot start reader %u of %u: %s: lower --ssd-read-threads", i + 1,
-                               count, strerror(status.detail));
+                               "cannot start reader %u of %u: %s: lower --ssd-read-threads or "
+                               "raise RLIMIT_MEMLOCK (ulimit -l)",
+                               i + 1, count, strerror(status.detail));
     }
     for (unsigned i = 0; i < count && !all->pin.off; i++)
         kvf_pin_count(&all->pin, all->readers[i].fix_result, all->readers[i].fix_ns);

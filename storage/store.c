@@ -197,10 +197,17 @@ static struct kvf_status open_drives(struct kvf_store *store, struct kvf_marker 
     return kvf_ok();
 }
 
-static void close_all(struct kvf_store *store, bool undo)
+static void stop_threads(struct kvf_store *store)
 {
     kvf_readers_stop(store->readers);
     kvf_writer_stop(store->writer);
+    store->readers = NULL;
+    store->writer = NULL;
+}
+
+static void close_all(struct kvf_store *store, bool undo)
+{
+    stop_threads(store);
     for (size_t i = 0; store->drives != NULL && i < store->drive_count; i++)
         kvf_drive_close(&store->drives[i], undo);
     (void)pthread_mutex_destroy(&store->lock);
@@ -240,6 +247,26 @@ static struct kvf_status create(const struct kvf_store_options *options,
     return kvf_ok();
 }
 
+static struct kvf_status start_threads(struct kvf_store *store, struct kvf_why *why)
+{
+    KVF_TRY(kvf_readers_start(store, why));
+    return kvf_writer_start(store, why);
+}
+
+/* The probe may have got its ring and the threads not theirs: rings count against RLIMIT_MEMLOCK (Linux 6.14). */
+static struct kvf_status start_threads_somehow(struct kvf_store *store, const char **note,
+                                               struct kvf_why *why)
+{
+    struct kvf_status status = start_threads(store, why);
+    if (status.code != KVF_NO_MEMORY || status.detail != ENOMEM ||
+        store->engine != &kvf_engine_uring || store->options.io != KVF_STORE_IO_AUTO)
+        return status;
+    stop_threads(store);
+    store->engine = &kvf_engine_pread;
+    *note = why_forbidden(ENOMEM);
+    return start_threads(store, why);
+}
+
 static struct kvf_status open_with(const struct kvf_store_options *asked,
                                    const struct kvf_engine *engine, const char *note,
                                    struct kvf_store **give, struct kvf_why *why)
@@ -254,9 +281,7 @@ static struct kvf_status open_with(const struct kvf_store_options *asked,
         status = open_drives(store, markers, why);
     free(markers);
     if (kvf_is_ok(status))
-        status = kvf_readers_start(store, why);
-    if (kvf_is_ok(status))
-        status = kvf_writer_start(store, why);
+        status = start_threads_somehow(store, &note, why);
     if (!kvf_is_ok(status)) {
         if (store != NULL)
             close_all(store, true);

@@ -318,7 +318,8 @@ struct kvf_status kvf_writer_start(struct kvf_store *store, struct kvf_why *why)
     }
     if (error != 0)
         return kvf_why_set(why, kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, error),
-                           "cannot start the writer: %s", strerror(error));
+                           "cannot start the writer: %s: raise RLIMIT_MEMLOCK (ulimit -l)",
+                           strerror(error));
     return kvf_ok();
 }
 
