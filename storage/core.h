@@ -51,8 +51,8 @@ struct kvf_drive {
     /* reading, under lock */
     struct kvf_list turns[2]; /* of kvf_read.node: the front read of each set, in the order of their
                                  turns; [1] those of speculative sets, behind all of [0] */
-    unsigned read_pieces; /* in flight */
-    uint64_t read_bytes;  /* in flight */
+    unsigned read_pieces;     /* in flight */
+    uint64_t read_bytes;      /* in flight */
 
     /* writing, under lock */
     struct kvf_list incoming; /* of kvf_append.node, from the owner to the writer */

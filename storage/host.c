@@ -1,0 +1,108 @@
+#include "storage/host.h"
+
+#include "base/status.h"
+#include "storage/engine.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static bool host_is(const char *name)
+{
+    const char *host = getenv("KVF_TEST_HOST");
+    return host != NULL && strcmp(host, name) == 0;
+}
+
+static bool lacks(const char *word)
+{
+    const char *all = getenv("KVF_TEST_LACKS");
+    return all != NULL && strstr(all, word) != NULL;
+}
+
+bool host_runs_uring(void)
+{
+    struct kvf_ring *ring = NULL;
+    int wake_fd = eventfd(0, EFD_CLOEXEC);
+    kvf_assert(wake_fd >= 0);
+    int error = kvf_engine_uring.open(4, wake_fd, &ring);
+    if (error == 0)
+        kvf_engine_uring.close(ring);
+    (void)close(wake_fd);
+    bool denied = error == -EPERM || error == -ENOSYS;
+    if (error == -ENOMEM && host_is("no-memlock"))
+        return true;
+    if (denied != host_is("no-uring"))
+        (void)fprintf(stderr, "io_uring_setup says %s\n", strerror(-error));
+    kvf_assert(denied == host_is("no-uring") && (denied || error == 0));
+    return !denied;
+}
+
+bool host_runs_pread(void)
+{
+    return !host_is("lacks");
+}
+
+enum kvf_store_io host_uring(void)
+{
+    return host_is("no-memlock") ? KVF_STORE_IO_AUTO : KVF_STORE_IO_URING;
+}
+
+bool host_fixes_buffers(void)
+{
+    return !host_is("no-memlock") && !lacks("buffers");
+}
+
+/* ---- kernels without ... ---- */
+
+int __real_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+                                      struct io_uring_params *params);
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+                                      struct io_uring_params *params);
+int __real_io_uring_register(unsigned fd, unsigned opcode, void *argument, unsigned count);
+int __wrap_io_uring_register(unsigned fd, unsigned opcode, void *argument, unsigned count);
+int __real_io_uring_register_ring_fd(struct io_uring *ring);
+int __wrap_io_uring_register_ring_fd(struct io_uring *ring);
+int __real_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers,
+                                     unsigned count);
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers,
+                                     unsigned count);
+
+int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
+                                      struct io_uring_params *params)
+{
+    unsigned missing = 0;
+    missing |= lacks("single-issuer") ? IORING_SETUP_SINGLE_ISSUER : 0; /* before 6.0 */
+    missing |= lacks("defer-taskrun") ? IORING_SETUP_DEFER_TASKRUN : 0; /* before 6.1 */
+    missing |= lacks("coop-taskrun") ? IORING_SETUP_COOP_TASKRUN : 0;   /* before 5.19 */
+    if ((params->flags & missing) != 0)
+        return -EINVAL;
+    int error = __real_io_uring_queue_init_params(entries, ring, params);
+    if (error == 0 && lacks("ext-arg")) /* before 5.11 */
+        ring->features &= ~(unsigned)IORING_FEAT_EXT_ARG;
+    return error;
+}
+
+int __wrap_io_uring_register(unsigned fd, unsigned opcode, void *argument, unsigned count)
+{
+    const unsigned clone_buffers = 30;
+    if (opcode == clone_buffers && lacks("clone")) /* before 6.12 */
+        return -EINVAL;
+    return __real_io_uring_register(fd, opcode, argument, count);
+}
+
+int __wrap_io_uring_register_ring_fd(struct io_uring *ring)
+{
+    return lacks("ring-fd") ? -EINVAL : __real_io_uring_register_ring_fd(ring); /* before 5.18 */
+}
+
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers,
+                                     unsigned count)
+{
+    if (lacks("buffers")) /* 5.10 takes no memory of a memfd */
+        return -EOPNOTSUPP;
+    return __real_io_uring_register_buffers(ring, buffers, count);
+}
