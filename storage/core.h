@@ -44,6 +44,7 @@ struct kvf_drive {
     uint32_t segment_count;
     uint64_t segment_bytes;
     bool direct;            /* O_DIRECT works */
+    bool in_memory;         /* a tmpfs */
     bool was_old;           /* an older format was thrown away */
     bool created;           /* undo: the directory was empty */
     uint32_t created_first; /* undo: segment files from here on are new */

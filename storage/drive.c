@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MARKER_NAME "kvferry.store"
@@ -246,12 +247,12 @@ static void remove_segments_from(const struct kvf_drive *drive, uint32_t first)
     (void)closedir(directory);
 }
 
-/* The largest of the alignments that the kernel names, 0 when it names none. */
+/* What direct I/O needs of addresses, lengths and offsets; 0: the kernel says that there is none here. */
 static uint32_t direct_alignment(int fd)
 {
     struct statx file;
     memset(&file, 0, sizeof(file));
-    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &file) != 0 ||
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &file) != 0 ||
         (file.stx_mask & STATX_DIOALIGN) == 0)
         return KVF_PAGE; /* an older kernel, or a filesystem that does not say */
     if (file.stx_dio_mem_align == 0 || file.stx_dio_offset_align == 0)
@@ -260,16 +261,16 @@ static uint32_t direct_alignment(int fd)
                                                               : file.stx_dio_offset_align;
 }
 
-/* Everything here is aligned to 4 KiB; where that is not enough, or O_DIRECT is refused, the page cache it is. */
-static int open_segment_file(struct kvf_drive *drive, const char *name)
+/* Where O_DIRECT is refused the page cache it is. */
+static int open_segment_file(struct kvf_drive *drive, const char *name, uint32_t *alignment)
 {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
     if (drive->direct) {
         int fd = openat(drive->directory_fd, name, flags | O_DIRECT, 0600);
         if (fd < 0 && errno != EINVAL)
             return -1;
-        uint32_t alignment = fd >= 0 ? direct_alignment(fd) : 0;
-        if (alignment != 0 && alignment <= KVF_PAGE && KVF_PAGE % alignment == 0)
+        *alignment = fd >= 0 ? direct_alignment(fd) : 0;
+        if (*alignment != 0)
             return fd;
         if (fd >= 0)
             (void)close(fd);
@@ -282,12 +283,20 @@ static struct kvf_status open_segment(struct kvf_drive *drive, struct kvf_segmen
                                       struct kvf_why *why)
 {
     char name[KVF_SEGMENT_NAME_BYTES];
+    uint32_t alignment = 0;
     kvf_segment_name(segment->number, name);
-    segment->fd = open_segment_file(drive, name);
+    segment->fd = open_segment_file(drive, name, &alignment);
     if (segment->fd < 0)
         return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: %s%s", drive->path, name,
                            strerror(errno),
                            errno == EMFILE ? ": raise the limit of open files (ulimit -n)" : "");
+    /* Everything here is aligned to pages: address, length and offset. */
+    if (alignment != 0 && KVF_PAGE % alignment != 0)
+        return kvf_why_set(
+            why, fail(KVF_UNSUPPORTED, 0),
+            "%s: direct I/O there is in units of %u bytes, and ours are of %u: use a "
+            "drive and filesystem with blocks of 4 KiB or less",
+            drive->path, alignment, (unsigned)KVF_PAGE);
     struct stat file;
     if (fstat(segment->fd, &file) != 0 || !S_ISREG(file.st_mode))
         return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: not a plain file", drive->path, name);
@@ -354,7 +363,10 @@ struct kvf_status kvf_drive_prepare(struct kvf_drive *drive, struct kvf_marker *
     bool fresh = drive->created || drive->was_old;
     const uint32_t segment_count = drive->segment_count;
     drive->created_first = fresh ? 0 : (uint32_t)marker->segment_count;
+    struct statfs filesystem;
     drive->direct = true;
+    drive->in_memory =
+        fstatfs(drive->directory_fd, &filesystem) == 0 && filesystem.f_type == TMPFS_MAGIC;
     if (fresh || marker->segment_count < segment_count) {
         /* What lies there beyond the marker's count is of an older format or of a start that was killed. */
         remove_segments_from(drive, drive->created_first);

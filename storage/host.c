@@ -5,10 +5,12 @@
 
 #include <errno.h>
 #include <liburing.h>
+#include <linux/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool host_is(const char *name)
@@ -71,6 +73,9 @@ int __real_io_uring_register_buffers(struct io_uring *ring, const struct iovec *
 int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers,
                                      unsigned count);
 
+int __real_statx(int directory_fd, const char *path, int flags, unsigned mask, struct statx *file);
+int __wrap_statx(int directory_fd, const char *path, int flags, unsigned mask, struct statx *file);
+
 int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
                                       struct io_uring_params *params)
 {
@@ -97,6 +102,21 @@ int __wrap_io_uring_register(unsigned fd, unsigned opcode, void *argument, unsig
 int __wrap_io_uring_register_ring_fd(struct io_uring *ring)
 {
     return lacks("ring-fd") ? -EINVAL : __real_io_uring_register_ring_fd(ring); /* before 5.18 */
+}
+
+int64_t host_dio_alignment = HOST_DIO_AS_IT_IS;
+
+int __wrap_statx(int directory_fd, const char *path, int flags, unsigned mask, struct statx *file)
+{
+    int result = __real_statx(directory_fd, path, flags, mask, file);
+    if (result != 0 || host_dio_alignment == HOST_DIO_AS_IT_IS)
+        return result;
+    file->stx_mask |= STATX_DIOALIGN;
+    if (host_dio_alignment == HOST_DIO_UNKNOWN)
+        file->stx_mask &= ~(unsigned)STATX_DIOALIGN;
+    else
+        file->stx_dio_mem_align = file->stx_dio_offset_align = (uint32_t)host_dio_alignment;
+    return result;
 }
 
 int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *buffers,

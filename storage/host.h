@@ -9,6 +9,11 @@
 #include "storage/storage.h"
 
 #include <stdbool.h>
+#include <stdint.h>
+
+/* What statx says that direct I/O needs of every file. */
+enum { HOST_DIO_AS_IT_IS = -1, HOST_DIO_UNKNOWN = -2 };
+extern int64_t host_dio_alignment; /* one of these, 0 (there is none), or bytes */
 
 /* io_uring must work, and does (asserted), or must be denied, and is. */
 bool host_runs_uring(void);

@@ -75,9 +75,9 @@ struct kvf_store_options {
  * threads. Nothing is read or written yet: kvf_store_recover comes next. Errors say in *why what is wrong with which path and
  * what to do: INVALID (capacity, geometry), IO (missing, not a directory, no permission), BUSY (locked by another
  * daemon), DENIED (not empty and without our marker), CORRUPT (the marker is damaged), NO_SPACE (cannot preallocate),
- * UNSUPPORTED (io_uring was demanded and is forbidden, or a newer kvferry wrote the store). On error nothing is left
- * behind that was not there. A larger capacity adds segments, a smaller one is INVALID. A store of an older format is
- * emptied; kvf_store_io_text says so. */
+ * UNSUPPORTED (io_uring was demanded and is forbidden, a newer kvferry wrote the store, or direct I/O there needs an
+ * alignment above 4 KiB). On error nothing is left behind that was not there. A larger capacity adds segments, a smaller
+ * one is INVALID. A store of an older format is emptied; kvf_store_io_text says so. */
 KVF_MUST_USE struct kvf_status kvf_store_open(const struct kvf_store_options *options,
                                               struct kvf_store **give, struct kvf_why *why);
 

@@ -161,6 +161,8 @@ static void say_io(struct kvf_store *store, const char *note)
             say(store, "; %.100s held an older format and starts empty", drive->path);
         if (!drive->direct)
             say(store, "; %.100s refuses O_DIRECT and goes through the page cache", drive->path);
+        if (drive->in_memory)
+            say(store, "; %.100s is a tmpfs: memory that a reboot empties", drive->path);
     }
 }
 

@@ -156,6 +156,7 @@ static void read__misaligned_or_outside_its_arena__invalid(void **state)
     assert_int_equal(fixture_put(&f, &block, 1, 5000).code, KVF_OK);
     struct kvf_read *reads[] = {&block.read};
     struct kvf_read_set set = {.reads = reads, .count = 1};
+    const struct kvf_drive_stats before = fixture_stats(&f);
     for (unsigned i = 0; i < 5; i++) {
         fixture_aim(&f, &block, 5000, 0);
         block.read.location.offset += i == 0 ? 512 : 0;
@@ -167,6 +168,17 @@ static void read__misaligned_or_outside_its_arena__invalid(void **state)
         fixture_wait(&f, &block, 1);
         assert_int_equal(block.status.code, KVF_INVALID);
     }
+    assert_int_equal(fixture_stats(&f).read_sqes,
+                     before.read_sqes); /* the kernel never heard of it */
+    fixture_append(&f, &block, 2, 5000, 0);
+    fixture_wait(&f, &block, 1);
+    block.ended = false;
+    block.append.extent.offset += 512;
+    const uint64_t written = fixture_stats(&f).write_device_bytes;
+    kvf_store_append(f.store, &block.append);
+    fixture_wait(&f, &block, 1);
+    assert_int_equal(block.status.code, KVF_INVALID);
+    assert_int_equal(fixture_stats(&f).write_device_bytes, written);
     fixture_fini(&f);
 }
 
@@ -402,6 +414,33 @@ static void open__directory_with_lost_and_found__is_empty(void **state)
     fixture_fini(&f);
 }
 
+/* What the kernel names as the alignment of direct I/O decides; ours is 4 KiB throughout. */
+static void open__alignment_of_direct_io__fits_ours_or_is_refused(void **state)
+{
+    const int64_t fitting[] = {512, 4096, HOST_DIO_UNKNOWN}, too_large[] = {8192, 65536, 3000};
+    struct fixture f;
+    struct fixture_block block;
+    fixture_init(&f, io_of(state), KVF_MIB);
+    for (size_t i = 0; i < 3; i++) {
+        host_dio_alignment = too_large[i];
+        char bytes[16];
+        (void)snprintf(bytes, sizeof(bytes), "%d bytes", (int)too_large[i]);
+        expect_refused(&f, KVF_UNSUPPORTED, bytes);
+        assert_false(exists(&f, "kvferry.store") || exists(&f, "segment-00000"));
+    }
+    for (size_t i = 0; i < 4; i++) {
+        host_dio_alignment = i < 3 ? fitting[i] : 0; /* 0: the filesystem has no direct I/O */
+        fixture_open(&f);
+        assert_int_equal(f.store->drives[0].direct, i < 3);
+        assert_int_equal(strstr(kvf_store_io_text(f.store), "page cache") != NULL, i == 3);
+        assert_int_equal(fixture_put(&f, &block, i, 70000).code, KVF_OK);
+        assert_int_equal(fixture_get(&f, &block, 70000).code, KVF_OK);
+        fixture_close(&f);
+    }
+    host_dio_alignment = HOST_DIO_AS_IT_IS;
+    fixture_fini(&f);
+}
+
 static void open__impossible_options__said_in_words(void **state)
 {
     struct fixture f;
@@ -520,6 +559,7 @@ static void open__io_text__names_the_engine(void **state)
         cmocka_unit_test(open__locked_by_another__busy),                                           \
         cmocka_unit_test(open__foreign_directory__denied_and_untouched),                           \
         cmocka_unit_test(open__directory_with_lost_and_found__is_empty),                           \
+        cmocka_unit_test(open__alignment_of_direct_io__fits_ours_or_is_refused),                   \
         cmocka_unit_test(open__impossible_options__said_in_words),                                 \
         cmocka_unit_test(open__another_capacity__grows_but_does_not_shrink),                       \
         cmocka_unit_test(open__no_segment_size__keeps_that_of_the_store_when_it_grows),            \
