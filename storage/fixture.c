@@ -221,12 +221,15 @@ bool fixture_is_right(struct fixture *f, const struct fixture_block *block)
 
 /* ---- operations ---- */
 
+static unsigned ends;
+
 static void append_ended(struct kvf_append *append, struct kvf_status status,
                          struct kvf_location location)
 {
     struct fixture_block *block = kvf_container(append, struct fixture_block, append);
     assert_false(block->ended);
     block->ended = true;
+    block->order = ++ends;
     block->status = status;
     block->location = location;
 }
@@ -236,6 +239,7 @@ static void read_ended(struct kvf_read *read, struct kvf_status status)
     struct fixture_block *block = kvf_container(read, struct fixture_block, read);
     assert_false(block->ended);
     block->ended = true;
+    block->order = ++ends;
     block->status = status;
 }
 

@@ -45,6 +45,7 @@ struct fixture_block {
     struct kvf_status status;
     uint64_t landed;
     unsigned landed_calls;
+    unsigned order; /* of its end among all ends in this process */
     bool ended;
 };
 

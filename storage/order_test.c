@@ -131,10 +131,73 @@ static void read__small_set_behind_a_large_one__takes_turns(void **state)
                 last = i;
     /* What was under way, the large set's turn, the small ones; a reader may take some of them a little later. */
     assert_in_range(last, SMALL, DEPTH + 2 + SMALL + DEPTH);
-    for (unsigned i = 0; i < SMALL; i++)
-        assert_true(kvf_is_ok(small[i].status) && fixture_is_right(&f, &small[i]));
-    for (unsigned i = 0; i < LARGE; i++)
+    unsigned last_large = 0;
+    for (unsigned i = 0; i < LARGE; i++) {
         assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
+        last_large = blocks[i].order > last_large ? blocks[i].order : last_large;
+    }
+    for (unsigned i = 0; i < SMALL; i++) {
+        assert_true(kvf_is_ok(small[i].status) && fixture_is_right(&f, &small[i]));
+        assert_true(small[i].order <
+                    last_large); /* it does not wait for the end of the large one */
+    }
+    fixture_fini(&f);
+}
+
+/* What nobody waits for yet was first, and still only its pieces that are out already go before what is demanded. */
+static void read__speculative_set__goes_out_behind_what_is_demanded(void **state)
+{
+    enum { GUESSED = 8, WANTED = 12, DEPTH = 2, PIECES = 3 };
+    struct fixture f;
+    static struct fixture_block wanted[WANTED];
+    struct kvf_read *wanted_reads[WANTED];
+    init(&f, state, (GUESSED + WANTED) * PIECES * PIECE_BYTES);
+    f.options.capacity_bytes = 32 * KVF_MIB;
+    f.options.queue_depth = DEPTH;
+    f.options.read_threads = 1;
+    fixture_open(&f);
+    for (unsigned i = 0; i < GUESSED; i++)
+        assert_int_equal(fixture_put(&f, &blocks[i], i, PIECES * PIECE_BYTES).code, KVF_OK);
+    for (unsigned i = 0; i < WANTED; i++)
+        assert_int_equal(fixture_put(&f, &wanted[i], 100 + i, PIECES * PIECE_BYTES).code, KVF_OK);
+    for (unsigned round = 0; round < 2; round++) {
+        aim_all(&f, GUESSED, PIECES * PIECE_BYTES);
+        for (unsigned i = 0; i < WANTED; i++) {
+            fixture_aim(&f, &wanted[i], PIECES * PIECE_BYTES, (GUESSED + i) * PIECES * PIECE_BYTES);
+            wanted_reads[i] = &wanted[i].read;
+        }
+        /* Two sets of each kind; within a kind they take turns. */
+        struct kvf_read_set guesses[] = {
+            {.reads = reads, .count = GUESSED / 2, .speculative = true},
+            {.reads = reads + GUESSED / 2, .count = GUESSED / 2, .speculative = true}};
+        struct kvf_read_set wishes[] = {{.reads = wanted_reads, .count = WANTED / 2},
+                                        {.reads = wanted_reads + WANTED / 2, .count = WANTED / 2}};
+        faulty_arm(
+            (struct plan){.kind = KVF_IO_READ, .count = DEPTH, .fd = -1, .fault = FAULT_HOLD});
+        for (unsigned i = 0; i < 2; i++)
+            kvf_store_read(f.store, &guesses[i]);
+        for (unsigned i = 0; i < 2; i++)
+            kvf_store_read(f.store, &wishes[i]);
+        atomic_store(&faults.held, false);
+        fixture_wait(&f, wanted, WANTED);
+        fixture_wait(&f, blocks, GUESSED);
+        unsigned last = 0, seen = 0;
+        for (unsigned i = 0; i < faults.read_count; i++)
+            for (unsigned w = 0; w < WANTED; w++)
+                if (faults.read_fds[i] ==
+                        f.store->drives[0].segments[wanted[w].location.segment].fd &&
+                    faults.read_offsets[i] >= wanted[w].location.offset &&
+                    faults.read_offsets[i] < wanted[w].location.offset + PIECES * PIECE_BYTES) {
+                    last = i;
+                    seen++;
+                }
+        assert_int_equal(seen, WANTED * PIECES);
+        assert_in_range(last, WANTED * PIECES - 1, DEPTH + WANTED * PIECES - 1);
+        for (unsigned i = 0; i < WANTED; i++)
+            assert_true(kvf_is_ok(wanted[i].status) && fixture_is_right(&f, &wanted[i]));
+        for (unsigned i = 0; i < GUESSED; i++)
+            assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
+    }
     fixture_fini(&f);
 }
 
@@ -180,6 +243,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(read__one_set_over_two_drives_and_their_segments__in_parallel),
         cmocka_unit_test(read__small_set_behind_a_large_one__takes_turns),
+        cmocka_unit_test(read__speculative_set__goes_out_behind_what_is_demanded),
         cmocka_unit_test(read__one_set__goes_out_in_its_order),
     };
     int failed = 0;
