@@ -51,6 +51,7 @@ struct kvf_entry {
     bool resident;            /* the extent holds every byte */
     bool verified;            /* and their CRC was checked here, or they were put here */
     bool dirty;               /* put, and not yet on the SSD that it is bound for */
+    bool refused;             /* its last write failed */
     bool pulled;              /* came from a source: evicted before what was put here */
     bool hot;                 /* pinned by kvf_index_pin since its record was written */
     bool on_ssd;

@@ -82,6 +82,7 @@ static void open_store(struct node *node, bool faulty)
         .queue_depth = 4,
         .inflight_bytes = 4 * KVF_MIB,
         .io_bytes = 256 << 10,
+        .probe_ms = 100,
         .arenas = node->arenas,
         .arena_count = kvf_pool_arena_count(node->pool),
         .reclaim = reclaim,

@@ -2,8 +2,10 @@
 #include "server/put.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void reused(struct put_begin *begin, const struct put_item *item);
 
@@ -250,16 +252,39 @@ static void tell_syncs(struct puts *puts)
     }
 }
 
+/* The log hears when a drive stops taking writes, and when it takes them again. */
+static void say_drives(struct puts *puts, struct kvf_status status)
+{
+    for (size_t i = 0; i < kvf_store_drive_count(puts->store); i++) {
+        struct kvf_drive_stats drive;
+        const uint64_t bit = UINT64_C(1) << i;
+        kvf_store_stats(puts->store, i, &drive);
+        if (drive.read_only == ((puts->read_only_drives & bit) != 0))
+            continue;
+        puts->read_only_drives ^= bit;
+        if (drive.read_only)
+            kvf_log_error("puts", "%s is read-only now: a write failed: %s", drive.path,
+                          status.detail != 0 ? strerror(status.detail) : "(no reason given)");
+        else
+            kvf_log_info("puts", "%s takes writes again", drive.path);
+    }
+}
+
 static void write_ended(struct kvf_append *append, struct kvf_status status,
                         struct kvf_location location)
 {
     struct put *put = kvf_container(append, struct put, append);
     struct puts *puts = put->puts;
+    const bool again = put->entry->refused; /* and counted then */
     put->entry->dirty = false;
+    put->entry->refused = !kvf_is_ok(status);
+    if (!kvf_is_ok(status) || puts->read_only_drives != 0)
+        say_drives(puts, status);
     if (kvf_is_ok(status)) {
         kvf_entry_stored(puts->index, put->entry, location);
     } else {
-        puts->counters->dropped[KVF_DROP_WRITE_ERROR]++;
+        puts->any_refused = true;
+        puts->counters->dropped[KVF_DROP_WRITE_ERROR] += !again;
         kvf_list_for_each (node, &puts->syncs) {
             struct kvf_sync *sync = kvf_container(node, struct kvf_sync, node);
             sync->failed += put->sequence <= sync->last_sequence;
@@ -327,14 +352,17 @@ static void reused(struct put_begin *begin, const struct put_item *item)
 
 static void keep_each(void *context, struct kvf_entry *entry)
 {
-    if (!entry->pulled)
-        put_keep(context, entry, true);
+    struct puts *puts = context;
+    if (!entry->pulled && (puts->write_at_reuse || entry->refused))
+        put_keep(puts, entry, true);
 }
 
 void put_keep_all(struct puts *puts)
 {
-    if (puts->write_at_reuse)
-        kvf_index_each(puts->index, keep_each, puts);
+    if (!puts->write_at_reuse && !puts->any_refused)
+        return;
+    puts->any_refused = false;
+    kvf_index_each(puts->index, keep_each, puts);
 }
 
 /* ---- sync ---- */

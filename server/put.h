@@ -33,6 +33,8 @@ struct puts {
     struct kvf_list writing; /* struct put, in order of commit */
     struct kvf_list syncs;
     uint64_t next_sequence;
+    bool any_refused;          /* entries that a drive refused, and that no sync has tried again */
+    uint64_t read_only_drives; /* bitmap of those that the log knows as such */
     uint64_t quarantine_bytes; /* places whose engine is gone but may still write */
 };
 
@@ -98,7 +100,7 @@ void put_quarantine(struct put *put);
 /* Write a READY, resident block to SSD unless it is there or on the way. `now` writes it whatever is
  * dirty; else a full dirty class lets the chance pass. */
 void put_keep(struct puts *puts, struct kvf_entry *entry, bool now);
-/* Write every block that was put here and is in DRAM only. */
+/* Write every block that was put here and is in DRAM only, because of the policy or because a drive refused it. */
 void put_keep_all(struct puts *puts);
 
 /* Wait until all that is being written now is durable. `done` runs once, perhaps inside

@@ -1,4 +1,7 @@
 #include "server/node_fixture.h"
+#include "storage/faulty.h"
+
+#include <errno.h>
 
 static struct node node;
 
@@ -351,6 +354,43 @@ static void keep_all__reuse__writes_what_is_in_dram_only(void **state)
     node_stop(&node);
 }
 
+/* A sync while the drive refuses says so, each time; the first one after that brings the blocks to the SSD. */
+static void keep_all__drive_refused__is_tried_again_by_each_sync(void **state)
+{
+    (void)state;
+    node_start(&node, &(struct node_options){.ssd = true, .faulty = true});
+    node_put(&node, 1);
+    faulty_arm((struct plan){
+        .kind = KVF_IO_WRITE, .count = 1000000, .fd = -1, .fault = FAULT_ERROR, .value = ENOSPC});
+    node_put(&node, 2);
+    node_put(&node, 3);
+    assert_int_equal(node.counters.dropped[KVF_DROP_WRITE_ERROR], 2);
+    assert_int_equal(node.puts.read_only_drives, 1);
+    for (unsigned round = 0; round < 3; round++) {
+        struct syncing syncing = {.sync.done = synced};
+        put_keep_all(&node.puts);
+        kvf_sync_start(&node.puts, &syncing.sync);
+        node_run_until(syncing.done == 1);
+        assert_int_equal(syncing.sync.failed, 2);
+        assert_int_equal(node.counters.dropped[KVF_DROP_WRITE_ERROR], 2);
+        assert_false(is_stored(2) || is_stored(3));
+    }
+    faulty_disarm();
+    struct kvf_drive_stats drive = {.read_only = true};
+    while (drive.read_only) { /* until the drive's probe has found out */
+        kvf_loop_run_once(node_loop, 20);
+        kvf_store_stats(node.store, 0, &drive);
+    }
+    struct syncing syncing = {.sync.done = synced};
+    put_keep_all(&node.puts);
+    kvf_sync_start(&node.puts, &syncing.sync);
+    node_run_until(syncing.done == 1);
+    assert_int_equal(syncing.sync.failed, 0);
+    assert_true(is_stored(1) && is_stored(2) && is_stored(3));
+    assert_int_equal(node.puts.read_only_drives, 0);
+    node_stop(&node);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -372,6 +412,7 @@ int main(void)
         TEST(reuse__first_hit__writes_the_block),
         TEST(reuse__dirty_class_full__lets_the_chance_pass),
         TEST(keep_all__reuse__writes_what_is_in_dram_only),
+        TEST(keep_all__drive_refused__is_tried_again_by_each_sync),
     };
     return cmocka_run_group_tests_name("server/put", tests, NULL, NULL);
 }
