@@ -206,7 +206,7 @@ static void store__one_bit_flipped_anywhere__never_a_wrong_byte(void **state)
     static uint8_t images[4][SEGMENT_BYTES];
     struct fixture f;
     const unsigned count = 40;
-    unsigned rounds = getenv("KVF_STORAGE_SOAK") != NULL ? 10000 : 100, in_payload = 0;
+    unsigned rounds = getenv("KVF_STORAGE_SOAK") != NULL ? 10000 : 200, in_payload = 0;
     (void)state;
     start(&f, count, false);
     for (uint32_t i = 0; i < 4; i++)

@@ -220,6 +220,18 @@ static void check_held(struct probe *probe)
     answer_found(kvf_ok(), &found);
 }
 
+/* One bit of each held block flips in its arena, as memory that rots. */
+static void flip(struct probe *probe, uint64_t seed)
+{
+    for (size_t i = 0; i < probe->block_count; i++) {
+        uint8_t *data = (uint8_t *)(uintptr_t)probe->blocks[i].data;
+        uint64_t bit = (seed + i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (8 * probe->bytes);
+        if (data != NULL)
+            data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    answer(kvf_ok(), "");
+}
+
 static void release(struct probe *probe)
 {
     kvf_get_release(probe->client, probe->blocks, probe->block_count);
@@ -282,8 +294,9 @@ static const struct command {
     const char *name;
     size_t words;
 } commands[] = {
-    {"open", 3},   {"close", 1}, {"poll", 1}, {"break", 1}, {"put", 6},  {"begin", 6},
-    {"commit", 1}, {"abort", 1}, {"get", 7},  {"check", 7}, {"held", 1}, {"release", 1},
+    {"open", 3},  {"close", 1},   {"poll", 1},  {"break", 1}, {"put", 6},
+    {"begin", 6}, {"commit", 1},  {"abort", 1}, {"get", 7},   {"check", 7},
+    {"held", 1},  {"release", 1}, {"flip", 2},
 };
 
 static bool is_complete(const struct probe *probe, char **words, size_t count)
@@ -323,6 +336,8 @@ static void obey(struct probe *probe, char **words, size_t count)
         refuse("no such command, wrong number of words, or not the time for it");
     else if (strcmp(words[0], "open") == 0)
         do_open(probe, words);
+    else if (strcmp(words[0], "flip") == 0)
+        flip(probe, number(words[1]));
     else if (count == 6)
         do_put_command(probe, words);
     else if (count == 7)

@@ -163,6 +163,7 @@ class Daemon:
         self.directory = case.path(name)
         self.run_dir = f"{name}/run"
         self.flags = [str(flag) for flag in flags]
+        self.host = ()  # words of tests/hosts/as: what its host lacks
         self.port = free_port() if listen else None
         self.process = None
         self.launches = 0
@@ -179,6 +180,9 @@ class Daemon:
             words += ["--listen", self.source, "--insecure-loopback"]
         return [str(word) for word in words] + self.flags
 
+    def words_before(self):
+        return [self.case.binary("as"), *self.host] if self.host else []
+
     @property
     def source(self):
         return f"127.0.0.1:{self.port}"
@@ -190,7 +194,7 @@ class Daemon:
         self.launches += 1
         with open(self.log_path(), "wb") as log:
             self.process = subprocess.Popen(
-                [self.case.binary("kvferryd")] + self.arguments(), cwd=self.case.directory, env=self.case.environment,
+                self.words_before() + [self.case.binary("kvferryd")] + self.arguments(), cwd=self.case.directory, env=self.case.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
         return self
 
