@@ -78,30 +78,48 @@ static unsigned read_all_found(struct fixture *f)
     return damaged;
 }
 
-static void recover__tail_cut_anywhere__what_lies_before_the_cut_is_there(void **state)
+/* The file of one of `count` records' segments is cut at every 512 bytes of the 64 KiB before `end`. */
+static void cut_everywhere(struct fixture *f, unsigned count, uint32_t segment, uint64_t end)
 {
     static uint8_t image[SEGMENT_BYTES];
+    load(f, segment, image);
+    for (uint64_t cut = end - (64 << 10); cut <= end; cut += 512) {
+        save(f, segment, image);
+        int fd = open_segment(f, segment);
+        assert_int_equal(ftruncate(fd, (off_t)cut), 0);
+        assert_int_equal(close(fd), 0);
+        fixture_open(f);
+        for (unsigned i = 0; i < count; i++) {
+            bool whole = blocks[i].location.segment != segment ||
+                         blocks[i].location.offset + length_of(i) <= cut;
+            assert_int_equal(fixture_find(f, i) != NULL, whole);
+        }
+        assert_int_equal(read_all_found(f), 0);
+        fixture_close(f);
+    }
+}
+
+static void recover__tail_cut_anywhere__what_lies_before_the_cut_is_there(void **state)
+{
     struct fixture f;
     const unsigned count = 26;
     (void)state;
     start(&f, count, true);
-    uint32_t segment = blocks[count - 1].location.segment;
-    uint64_t end = blocks[count - 1].location.offset + kvf_round_up_page(length_of(count - 1));
-    load(&f, segment, image);
-    for (uint64_t cut = end - (64 << 10); cut <= end; cut += 512) {
-        save(&f, segment, image);
-        int fd = open_segment(&f, segment);
-        assert_int_equal(ftruncate(fd, (off_t)cut), 0);
-        assert_int_equal(close(fd), 0);
-        fixture_open(&f);
-        for (unsigned i = 0; i < count; i++) {
-            bool whole = blocks[i].location.segment != segment ||
-                         blocks[i].location.offset + length_of(i) <= cut;
-            assert_int_equal(fixture_find(&f, i) != NULL, whole);
-        }
-        assert_int_equal(read_all_found(&f), 0);
-        fixture_close(&f);
-    }
+    cut_everywhere(&f, count, blocks[count - 1].location.segment,
+                   blocks[count - 1].location.offset + kvf_round_up_page(length_of(count - 1)));
+    fixture_fini(&f);
+}
+
+/* Its index and its footer go first, then the last records. */
+static void recover__sealed_tail_cut_anywhere__what_lies_before_the_cut_is_there(void **state)
+{
+    struct fixture f;
+    const unsigned count = 60;
+    (void)state;
+    start(&f, count, false);
+    assert_int_equal(blocks[0].location.segment, 0);
+    assert_int_not_equal(blocks[count - 1].location.segment, 0);
+    cut_everywhere(&f, count, 0, SEGMENT_BYTES);
     fixture_fini(&f);
 }
 
@@ -247,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recover__tail_cut_anywhere__what_lies_before_the_cut_is_there),
+        cmocka_unit_test(recover__sealed_tail_cut_anywhere__what_lies_before_the_cut_is_there),
         cmocka_unit_test(recover__footer_not_right__scanned_and_sealed_anew),
         cmocka_unit_test(recover__segment_file_too_long_or_extra__the_rest_is_there),
         cmocka_unit_test(store__one_bit_flipped_anywhere__never_a_wrong_byte),
