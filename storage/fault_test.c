@@ -329,7 +329,12 @@ static void read__failed_with_a_piece_outstanding__ends_only_when_it_is_back(voi
             .kind = KVF_IO_READ, .first = 1, .count = 1, .fd = -1, .fault = FAULT_HOLD});
         faults.then_error = EIO; /* the others, once one is held */
         kvf_store_read(f.store, &set);
-        for (unsigned i = 0; i < 20; i++)
+        time_t end = time(NULL) + 30;
+        while (atomic_load(&faults.met) < 2) { /* the held one, and one that fails */
+            assert_true(time(NULL) < end);
+            kvf_loop_run_once(f.loop, 1);
+        }
+        for (unsigned i = 0; i < 5; i++)
             kvf_loop_run_once(f.loop, 1);
         assert_false(block.ended);
         assert_int_equal(fixture_stats(&f).reads_in_flight, 1);
