@@ -109,7 +109,9 @@ static struct kvf_status start_network(struct kvf_manager *manager, struct kvf_w
         kvf_log_warning("manager", "--nics chooses nothing: with tcp the kernel routes");
     if (config->data_listen != NULL)
         KVF_TRY(kvf_transport_listen(manager->transport, config->data_listen, why));
-    return kvf_rpc_create(manager->loop, &manager->rpc);
+    KVF_TRY(kvf_rpc_create(manager->loop, &manager->rpc));
+    struct kvf_rpc_tls_files files = {config->tls_cert, config->tls_key, config->tls_ca};
+    return config->tls_cert != NULL ? kvf_rpc_tls_open(&files, &manager->tls, why) : kvf_ok();
 }
 
 static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t sequence)
@@ -181,12 +183,11 @@ static struct kvf_status start_index(struct kvf_manager *manager)
 static struct kvf_status start_sources(struct kvf_manager *manager)
 {
     const struct kvf_config *config = manager->config;
-    manager->tls = (struct kvf_rpc_tls){config->tls_cert, config->tls_key, config->tls_ca};
     struct kvf_sources_options options = {
         .source = {.loop = manager->loop,
                    .rpc = manager->rpc,
                    .transport = manager->transport,
-                   .tls = config->tls_cert != NULL ? &manager->tls : NULL,
+                   .tls = manager->tls,
                    .node_id = config->node_id,
                    .boot_epoch = manager->boot_epoch,
                    .stats = &manager->pull_stats},
@@ -301,9 +302,8 @@ static struct kvf_status start_servers(struct kvf_manager *manager, struct kvf_w
                            manager->admin_path, strerror(errno));
     if (config->listen == NULL)
         return kvf_ok();
-    return kvf_rpc_server_start(
-        manager->rpc, config->listen, config->tls_cert != NULL ? &manager->tls : NULL,
-        manager->peer_methods, KVF_PEERS_METHODS + 1, &manager->peer_server, why);
+    return kvf_rpc_server_start(manager->rpc, config->listen, manager->tls, manager->peer_methods,
+                                KVF_PEERS_METHODS + 1, &manager->peer_server, why);
 }
 
 static struct kvf_status start_view(struct kvf_manager *manager, struct kvf_why *why)
@@ -385,6 +385,7 @@ void manager_release(struct kvf_manager *manager)
     kvf_index_destroy(manager->index, false);
     kvf_store_close(manager->store);
     kvf_rpc_destroy(manager->rpc);
+    kvf_rpc_tls_close(manager->tls);
     kvf_transport_close(manager->transport);
     kvf_worker_destroy(manager->worker);
     kvf_pool_destroy(manager->pool, false);

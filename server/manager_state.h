@@ -54,7 +54,7 @@ struct kvf_manager {
     struct kvf_rpc_method peer_methods[KVF_PEERS_METHODS + 1]; /* and health */
     struct kvf_rpc_method admin_methods[KVF_ADMIN_METHODS];
     struct kvf_view *view;
-    struct kvf_rpc_tls tls;
+    struct kvf_rpc_tls *tls; /* NULL: plaintext */
     char engine_path[256], admin_path[256];
     bool made_run_dir;
 

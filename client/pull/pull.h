@@ -39,7 +39,7 @@ struct kvf_source_options {
     struct kvf_transport *transport;
     const char *address;           /* HOST:PORT of the source's --listen; copied */
     const char *tenant;            /* copied */
-    const struct kvf_rpc_tls *tls; /* NULL: plaintext; borrowed for life */
+    struct kvf_rpc_tls *tls; /* NULL: plaintext; borrowed for life */
     const char *node_id;           /* ours; borrowed for life */
     uint64_t boot_epoch;           /* ours */
     uint64_t process_instance;     /* random per start */
