@@ -2,6 +2,7 @@
 #include "client/pull/source.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 /* The answer comes out of an index: who takes longer than this is not there. */
 #define LOOKUP_MAX_NS KVF_NS_PER_S
@@ -85,14 +86,15 @@ static void closed(struct kvf_rpc_call *call, void *user, struct kvf_status stat
     struct kvf_lookup *lookup = user;
     struct kvf_source *source = lookup->source;
     (void)call;
-    (void)status;
-    (void)text;
     lookup->call = NULL;
     if (lookup->answered)
         lookup->first += page_count(lookup);
     else
         lookup->failure = why_not(lookup);
     if (lookup->failure.code == KVF_UNAVAILABLE) {
+        if (status.code != KVF_CANCELLED) /* else it was we who gave it up */
+            kvf_log_warning("pull", "Lookup at %s failed: %s: %s", source->address,
+                            kvf_code_name(status.code), text);
         source_back_off(source, lookup->failure);
         drop_channel(source);
     }
