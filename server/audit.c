@@ -70,8 +70,9 @@ void kvf_audit_read(struct kvf_audit *audit, const struct kvf_audit_read *read)
                read->took_ns / KVF_NS_PER_US, key);
 }
 
-static void tell_suppressed(struct kvf_audit *audit)
+void kvf_audit_flush(struct kvf_audit *audit)
 {
+    kvf_timer_stop(audit->loop, &audit->timer);
     if (audit->denials.suppressed > 0)
         write_line(audit, "denied suppressed=%" PRIu64, audit->denials.suppressed);
     audit->denials.suppressed = 0;
@@ -79,7 +80,7 @@ static void tell_suppressed(struct kvf_audit *audit)
 
 static void quiet_is_over(struct kvf_timer *timer)
 {
-    tell_suppressed(kvf_container(timer, struct kvf_audit, timer));
+    kvf_audit_flush(kvf_container(timer, struct kvf_audit, timer));
 }
 
 void kvf_audit_denied(struct kvf_audit *audit, const char *identity, const char *tenant,
@@ -134,7 +135,6 @@ void kvf_audit_destroy(struct kvf_audit *audit)
 {
     if (audit == NULL)
         return;
-    kvf_timer_stop(audit->loop, &audit->timer);
-    tell_suppressed(audit);
+    kvf_audit_flush(audit);
     free(audit);
 }

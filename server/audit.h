@@ -27,7 +27,9 @@ struct kvf_audit;
 KVF_MUST_USE struct kvf_status kvf_audit_create(struct kvf_loop *loop,
                                                 void (*write)(void *context, const char *line),
                                                 void *context, struct kvf_audit **give);
-/* Tells what is still kept back. NULL is fine. */
+/* Tell now what is still kept back. */
+void kvf_audit_flush(struct kvf_audit *audit);
+/* Flushed first. NULL is fine. */
 void kvf_audit_destroy(struct kvf_audit *audit);
 
 /* A Read that is over. */

@@ -68,10 +68,10 @@ static void overdue(struct kvf_lease *lease)
     kvf_lease_release(lease);
 }
 
-static void freed(void *user, uint32_t block_count)
+static void freed(void *user, const struct kvf_lease *lease)
 {
     struct read *read = user;
-    (void)block_count;
+    (void)lease;
     read->freed++;
     read->lease = NULL;
 }

@@ -2,10 +2,12 @@
 #include "proto/peer.h"
 #include "server/peer_session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-static void fill_lookup(struct kvf_peers *peers, const Kvferry__LookupRequest *request, size_t i,
-                        Kvferry__LookupBlock *block, Kvferry__Generation *generation)
+/* Denied: as if the index knew nothing. */
+static void fill_lookup(struct kvf_peers *peers, const Kvferry__LookupRequest *request, bool denied,
+                        size_t i, Kvferry__LookupBlock *block, Kvferry__Generation *generation)
 {
     struct kvf_key key;
     kvferry__lookup_block__init(block);
@@ -14,7 +16,7 @@ static void fill_lookup(struct kvf_peers *peers, const Kvferry__LookupRequest *r
         !kvf_key_set(&key, request->keys[i].data, request->keys[i].len))
         return;
     struct kvf_found found;
-    if (!kvf_index_find(peers->options.index, request->namespace_, &key, &found) ||
+    if (denied || !kvf_index_find(peers->options.index, request->namespace_, &key, &found) ||
         found.state == KVF_ENTRY_PULLING) {
         if (kvf_awaited_is_open(peers->options.leases->awaited))
             block->code = KVF_PENDING; /* recovery may find it: ask again */
@@ -29,6 +31,19 @@ static void fill_lookup(struct kvf_peers *peers, const Kvferry__LookupRequest *r
     block->generation = generation;
 }
 
+/* What is denied looks as if it were missing. */
+static bool is_denied(const struct kvf_peers *peers, const struct kvf_rpc_call *call,
+                      const char *ns)
+{
+    const char *identity = kvf_rpc_call_identity(call);
+    if (kvf_acl_may(peers->options.acl, identity, ns, KVF_RIGHT_READ))
+        return false;
+    char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
+    (void)snprintf(tenant, sizeof(tenant), "%.*s", (int)strcspn(ns, "/"), ns);
+    kvf_audit_denied(peers->options.audit, identity, tenant, "lookup", "no_right");
+    return true;
+}
+
 static void answer_lookup(struct kvf_peers *peers, struct kvf_rpc_call *call,
                           const Kvferry__LookupRequest *request)
 {
@@ -39,9 +54,10 @@ static void answer_lookup(struct kvf_peers *peers, struct kvf_rpc_call *call,
     reply.blocks = calloc(count + 1, sizeof(Kvferry__LookupBlock *));
     struct kvf_status status = kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     if (blocks != NULL && generations != NULL && reply.blocks != NULL) {
+        bool denied = is_denied(peers, call, request->namespace_);
         for (size_t i = 0; i < count; i++) {
             reply.blocks[i] = &blocks[i];
-            fill_lookup(peers, request, i, &blocks[i], &generations[i]);
+            fill_lookup(peers, request, denied, i, &blocks[i], &generations[i]);
         }
         reply.n_blocks = count;
         reply.boot_epoch = peers->options.boot_epoch;
@@ -84,5 +100,6 @@ static const struct kvf_rpc_events lookup_events = {.message = lookup_message,
 
 void peer_lookup_called(struct kvf_rpc_call *call, void *context)
 {
-    kvf_rpc_call_accept(call, &lookup_events, context);
+    if (peer_admit_caller(context, call, "lookup"))
+        kvf_rpc_call_accept(call, &lookup_events, context);
 }

@@ -91,10 +91,8 @@ static void read_committed(struct kvf_lease *lease, uint32_t block, uint64_t len
 
 static void read_overdue(struct kvf_lease *lease)
 {
-    struct session *session = lease->user;
-    kvf_log_warning("peers", "session of \"%s\" ended by force: Read %llu is 2 s over its deadline",
-                    session->identity->name, (unsigned long long)lease->id);
-    peer_end(session, KVF_DEADLINE, "a Read was not released within 2 s of its deadline");
+    peer_end_by_force(lease->user, KVF_DEADLINE, "overdue",
+                      "a Read was not released within 2 s of its deadline");
 }
 
 static const struct kvf_lease_events lease_events = {
@@ -105,11 +103,45 @@ static const struct kvf_lease_events lease_events = {
     .overdue = read_overdue,
 };
 
-static void lease_freed(void *user, uint32_t block_count)
+static const char *outcome_of(const struct kvf_lease_account *account)
+{
+    if (account->code != KVF_OK)
+        return kvf_code_name(account->code);
+    if (account->granted_ns == 0)
+        return kvf_code_name(KVF_CANCELLED);
+    if (account->hits == 0)
+        return kvf_code_name(KVF_NOT_FOUND);
+    return account->sent == account->hits ? kvf_code_name(KVF_OK) : "PARTLY";
+}
+
+/* A denied Read has been told of as a denial. */
+static void audit_read(const struct session *session, const struct kvf_lease *lease)
+{
+    const struct kvf_lease_account *account = &lease->account;
+    uint64_t now_ns = kvf_clock_now_ns();
+    struct kvf_audit_read read = {
+        .identity = session->identity->name,
+        .tenant = session->tenant,
+        .id = lease->id,
+        .blocks = lease->block_count,
+        .hits = account->hits,
+        .sent = account->sent,
+        .bytes = account->sent_bytes,
+        .outcome = outcome_of(account),
+        .waited_ns = (account->granted_ns > 0 ? account->granted_ns : now_ns) - account->start_ns,
+        .took_ns = now_ns - account->start_ns,
+        .key = &lease->blocks[0].key,
+    };
+    if (!lease->denied)
+        kvf_audit_read(session->peers->options.audit, &read);
+}
+
+static void lease_freed(void *user, const struct kvf_lease *lease)
 {
     struct session *session = user;
+    audit_read(session, lease);
     session->lease_count--;
-    session->identity->open_blocks -= block_count;
+    session->identity->open_blocks -= lease->block_count;
     peer_settle(session);
 }
 
@@ -181,29 +213,59 @@ static void fill_lease(struct session *session, struct kvf_lease *lease, const K
     }
 }
 
+/* DRAINING, BUSY: no lease comes of it. */
+static enum kvf_code judge_load(const struct session *session, size_t blocks)
+{
+    if (session->peers->draining)
+        return KVF_DRAINING;
+    if (session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS ||
+        session->identity->open_blocks + blocks > KVF_MAX_BLOCKS_PER_IDENTITY)
+        return KVF_BUSY;
+    return KVF_OK;
+}
+
+static void refuse_read(struct session *session, const Kvferry__Read *read, enum kvf_code code)
+{
+    struct kvf_key key;
+    (void)kvf_key_set(&key, read->blocks[0]->key.data, read->blocks[0]->key.len);
+    struct kvf_audit_read line = {.identity = session->identity->name,
+                                  .tenant = session->tenant,
+                                  .id = read->id,
+                                  .blocks = (uint32_t)read->n_blocks,
+                                  .outcome = kvf_code_name(code),
+                                  .key = &key};
+    kvf_audit_read(session->peers->options.audit, &line);
+    peer_send_refused(session, read->id, code, 0, 0);
+}
+
+/* Decided at each Read. What is denied goes the way of what is missing, admission and all, and looks the same. */
+static bool is_denied(const struct session *session)
+{
+    const struct kvf_peers_options *options = &session->peers->options;
+    if (kvf_acl_may(options->acl, session->identity->name, session->tenant, KVF_RIGHT_READ))
+        return false;
+    kvf_audit_denied(options->audit, session->identity->name, session->tenant, "read", "no_right");
+    return true;
+}
+
 void peer_take_read(struct session *session, const Kvferry__Read *read)
 {
+    struct kvf_peers *peers = session->peers;
     const char *wrong = judge_read(session, read);
     if (wrong != NULL) {
         peer_protocol_error(session, wrong);
         return;
     }
     session->last_id = read->id;
-    struct kvf_lease *lease = NULL;
-    enum kvf_code code = KVF_OK;
-    if (session->peers->draining)
-        code = KVF_DRAINING;
-    else if (session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS ||
-             session->identity->open_blocks + read->n_blocks > KVF_MAX_BLOCKS_PER_IDENTITY)
-        code = KVF_BUSY;
-    else if ((lease = kvf_lease_create(session->peers->options.leases, (uint32_t)read->n_blocks)) ==
-             NULL)
-        code = KVF_BUSY;
-    if (code != KVF_OK) {
-        peer_send_refused(session, read->id, code, 0, 0);
+    enum kvf_code code = judge_load(session, read->n_blocks);
+    struct kvf_lease *lease =
+        code == KVF_OK ? kvf_lease_create(peers->options.leases, (uint32_t)read->n_blocks) : NULL;
+    if (lease == NULL) {
+        refuse_read(session, read, code == KVF_OK ? KVF_BUSY : code);
         return;
     }
     fill_lease(session, lease, read);
+    lease->denied = is_denied(session);
     session->lease_count++;
     session->identity->open_blocks += read->n_blocks;
     kvf_list_push_back(&session->leases, &lease->node);

@@ -66,6 +66,11 @@ void peer_send(struct session *session, const Kvferry__SessionDown *down);
 /* End call and lane together, and every lease. The session may be gone on return, unless `working`. */
 void peer_end(struct session *session, enum kvf_code code, const char *text);
 void peer_protocol_error(struct session *session, const char *text);
+/* The same, because it would not have ended by itself; reason: one word for the audit log. */
+void peer_end_by_force(struct session *session, enum kvf_code code, const char *reason,
+                       const char *text);
+/* False: the ACL does not name who calls; the call is over. */
+bool peer_admit_caller(struct kvf_peers *peers, struct kvf_rpc_call *call, const char *what);
 /* After something of it has ended. It may be gone on return, unless `working`. */
 void peer_settle(struct session *session);
 

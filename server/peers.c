@@ -109,6 +109,15 @@ void peer_protocol_error(struct session *session, const char *text)
     peer_end(session, KVF_PROTOCOL, text);
 }
 
+void peer_end_by_force(struct session *session, enum kvf_code code, const char *reason,
+                       const char *text)
+{
+    kvf_log_warning("peers", "session of \"%s\" ended by force: %s", session->identity->name, text);
+    kvf_audit_forced(session->peers->options.audit, session->identity->name, session->tenant,
+                     reason);
+    peer_end(session, code, text);
+}
+
 static void open_timeout(struct kvf_timer *timer)
 {
     peer_end(kvf_container(timer, struct session, timer), KVF_DEADLINE,
@@ -117,10 +126,8 @@ static void open_timeout(struct kvf_timer *timer)
 
 static void unread_timeout(struct kvf_timer *timer)
 {
-    struct session *session = kvf_container(timer, struct session, timer);
-    kvf_log_warning("peers", "session of \"%s\" ended: it does not read what we send",
-                    session->identity->name);
-    peer_end(session, KVF_BUSY, "the consumer does not read what this node sends");
+    peer_end_by_force(kvf_container(timer, struct session, timer), KVF_BUSY, "unread",
+                      "the consumer does not read what this node sends");
 }
 
 void peer_settle(struct session *session)
@@ -311,9 +318,22 @@ static const struct kvf_rpc_events session_events = {
     .closed = session_closed,
 };
 
+bool peer_admit_caller(struct kvf_peers *peers, struct kvf_rpc_call *call, const char *what)
+{
+    const char *identity = kvf_rpc_call_identity(call);
+    if (kvf_acl_knows(peers->options.acl, identity))
+        return true;
+    kvf_audit_denied(peers->options.audit, identity, "", what, "unknown_identity");
+    kvf_rpc_call_finish(call, kvf_fail(KVF_MODULE_SERVER, KVF_DENIED, 0),
+                        "the ACL of this node does not name this identity");
+    return false;
+}
+
 static void session_called(struct kvf_rpc_call *call, void *context)
 {
     struct kvf_peers *peers = context;
+    if (!peer_admit_caller(peers, call, "session"))
+        return;
     if (peers->draining) {
         kvf_rpc_call_finish(call, kvf_fail(KVF_MODULE_SERVER, KVF_DRAINING, 0),
                             "this node is draining");
@@ -362,6 +382,7 @@ void kvf_peers_drain(struct kvf_peers *peers)
             if (lease->state != KVF_LEASE_QUEUED)
                 continue;
             peer_send_refused(session, lease->id, KVF_DRAINING, 0, 0);
+            lease->account.code = KVF_DRAINING;
             kvf_lease_release(lease);
         }
         session->working = false;
@@ -369,12 +390,29 @@ void kvf_peers_drain(struct kvf_peers *peers)
     }
 }
 
+void kvf_peers_rights_changed(struct kvf_peers *peers)
+{
+    const struct kvf_acl *acl = peers->options.acl;
+    kvf_list_for_each_safe (node, &peers->sessions) {
+        struct session *session = kvf_container(node, struct session, node);
+        const char *name = session->identity->name;
+        bool keeps = session->state == SESSION_HELLO
+                         ? kvf_acl_knows(acl, name)
+                         : kvf_acl_may(acl, name, session->tenant, KVF_RIGHT_READ);
+        if (session->state != SESSION_CLOSING && !keeps)
+            peer_end_by_force(session, KVF_CANCELLED, "rights",
+                              "what this identity may do on this node has changed");
+    }
+}
+
 void kvf_peers_force(struct kvf_peers *peers)
 {
     peers->draining = true;
-    kvf_list_for_each_safe (node, &peers->sessions)
-        peer_end(kvf_container(node, struct session, node), KVF_DRAINING,
-                 "this node is going away");
+    kvf_list_for_each_safe (node, &peers->sessions) {
+        struct session *session = kvf_container(node, struct session, node);
+        if (session->state != SESSION_CLOSING)
+            peer_end_by_force(session, KVF_DRAINING, "drain", "this node is going away");
+    }
 }
 
 uint64_t kvf_peers_sessions(const struct kvf_peers *peers)
