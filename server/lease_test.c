@@ -188,6 +188,27 @@ static void grant__hits_and_misses__hold_and_charge_the_hits_alone(void **state)
     stop();
 }
 
+static void grant__denied__is_like_one_of_keys_that_are_not_there(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    struct put *put = node_begin(&node, 2);
+    node_put(&node, 1);
+    prepare(&read, LIST(1, 2, 3), 3, 10000);
+    read.lease->denied = true;
+    kvf_lease_start(read.lease);
+    assert_int_equal(read.granted, 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read.codes[i], KVF_NOT_FOUND);
+    assert_int_equal(served_bytes(), 0);
+    node_commit(put, 2);
+    assert_int_equal(read.committed, 0);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 1);
+    stop();
+}
+
 static void grant__pins_and_lengths_that_do_not_match__are_no_hits(void **state)
 {
     (void)state;
@@ -572,6 +593,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(grant__hits_and_misses__hold_and_charge_the_hits_alone),
+        TEST(grant__denied__is_like_one_of_keys_that_are_not_there),
         TEST(grant__pins_and_lengths_that_do_not_match__are_no_hits),
         TEST(grant__stop_at_first_miss__grants_nothing_behind_it),
         TEST(grant__the_same_key_twice__is_loaded_once),

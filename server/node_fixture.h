@@ -18,6 +18,8 @@ struct node_options {
     uint64_t pool_bytes; /* 0: 16 MiB; likewise every class */
     bool ssd;
     const char *peers[2]; /* addresses of sources, NULL: no more */
+    const struct kvf_acl *acl;
+    struct kvf_audit *audit;
 };
 
 struct node {
