@@ -220,6 +220,19 @@ static void reload__bad_file__the_old_rights_stay(void **state)
     (void)unlink(path);
 }
 
+static void open__the_example_of_the_docs__taken(void **state)
+{
+    (void)state;
+    struct kvf_acl *acl = NULL;
+    struct kvf_why why = {.text = ""};
+    if (!kvf_is_ok(kvf_acl_open("docs/acl-example.json", &acl, &why)))
+        fail_msg("%s", why.text);
+    assert_true(kvf_acl_may(acl, "spiffe://kvferry/node-b", "chat/llama", KVF_RIGHT_SERVE));
+    assert_false(kvf_acl_may(acl, "spiffe://kvferry/node-c", "chat", KVF_RIGHT_READ));
+    assert_true(kvf_acl_may(acl, "spiffe://kvferry/ops", "", KVF_RIGHT_ADMIN));
+    kvf_acl_close(acl);
+}
+
 static void open__no_such_file__says_which(void **state)
 {
     (void)state;
@@ -244,6 +257,7 @@ int main(void)
         cmocka_unit_test(parse__longer_than_any_honest_one__refused),
         cmocka_unit_test(parse__more_names_than_are_allowed__refused),
         cmocka_unit_test(reload__bad_file__the_old_rights_stay),
+        cmocka_unit_test(open__the_example_of_the_docs__taken),
         cmocka_unit_test(open__no_such_file__says_which),
     };
     return cmocka_run_group_tests_name("acl", tests, NULL, NULL);

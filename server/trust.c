@@ -2,6 +2,13 @@
 
 #include "base/log.h"
 
+static void log_certificate(const struct kvf_trust *trust, const char *prefix)
+{
+    struct kvf_why text;
+    bool good = kvf_rpc_tls_describe(trust->tls, &text);
+    kvf_log(good ? KVF_LOG_INFO : KVF_LOG_WARNING, "trust", "%s%s", prefix, text.text);
+}
+
 static void reload_tls(struct kvf_trust *trust, const char *reason)
 {
     struct kvf_why why = {.text = ""};
@@ -13,8 +20,8 @@ static void reload_tls(struct kvf_trust *trust, const char *reason)
         kvf_log_error("trust", "TLS stays as it was (%s): %s", reason, why.text);
         return;
     }
-    kvf_rpc_tls_describe(trust->tls, &why);
-    kvf_log_info("trust", "TLS read again (%s), for connections from now on: %s", reason, why.text);
+    (void)kvf_why_set(&why, status, "TLS read again (%s), for connections from now on: ", reason);
+    log_certificate(trust, why.text);
 }
 
 static void reload_acl(struct kvf_trust *trust, const char *reason)
@@ -64,9 +71,7 @@ static struct kvf_status open_tls(struct kvf_trust *trust, struct kvf_why *why)
     };
     kvf_files_watch_start(&trust->tls_watch);
     KVF_TRY(kvf_rpc_tls_open(files, &trust->tls, why));
-    struct kvf_why text;
-    kvf_rpc_tls_describe(trust->tls, &text);
-    kvf_log_info("trust", "%s", text.text);
+    log_certificate(trust, "");
     return kvf_ok();
 }
 

@@ -160,18 +160,17 @@ struct kvf_status kvf_rpc_tls_reload(struct kvf_rpc_tls *tls, struct kvf_why *wh
     return kvf_ok();
 }
 
-void kvf_rpc_tls_describe(const struct kvf_rpc_tls *tls, struct kvf_why *text)
+bool kvf_rpc_tls_describe(const struct kvf_rpc_tls *tls, struct kvf_why *text)
 {
     const struct rpc_certificate *about = &tls->about;
-    const char *fault = about->uri_count != 1 ? ": every peer will refuse it" : "";
-    if (about->seconds_left < 0)
-        fault = ": every peer will refuse it";
-    (void)kvf_why_set(text, kvf_ok(), "our certificate has %s%s, %s %s%s",
-                      about->uri_count == 0   ? "no URI SAN"
-                      : about->uri_count == 1 ? "identity "
-                                              : "more than one URI SAN, first ",
-                      about->uri, about->seconds_left < 0 ? "and expired" : "good until",
-                      about->until, fault);
+    bool good = about->uri_count == 1 && about->seconds_left > 0;
+    const char *names = about->uri_count == 0   ? "no URI SAN"
+                        : about->uri_count == 1 ? "identity "
+                                                : "more than one URI SAN, first ";
+    (void)kvf_why_set(text, kvf_ok(), "our certificate has %s%s, %s %s%s", names, about->uri,
+                      about->seconds_left > 0 ? "good until" : "expired", about->until,
+                      good ? "" : ": every peer will refuse it");
+    return good;
 }
 
 void kvf_rpc_tls_close(struct kvf_rpc_tls *tls)

@@ -268,7 +268,8 @@ static void open__key_of_another_certificate__says_so(void **state)
 static void assert_describes(const char *name, const char *words)
 {
     struct kvf_why text = {0};
-    kvf_rpc_tls_describe(of(&of_client, name, "ca"), &text);
+    bool good = kvf_rpc_tls_describe(of(&of_client, name, "ca"), &text);
+    assert_int_equal(good, strcmp(name, "client") == 0);
     kvf_rpc_tls_close(of_client.tls);
     of_client.tls = NULL;
     if (strstr(text.text, words) == NULL)

@@ -77,8 +77,9 @@ KVF_MUST_USE struct kvf_status kvf_rpc_tls_open(const struct kvf_rpc_tls_files *
                                                 struct kvf_rpc_tls **give, struct kvf_why *why);
 /* Read them again. On error what was read before stays in use. */
 KVF_MUST_USE struct kvf_status kvf_rpc_tls_reload(struct kvf_rpc_tls *tls, struct kvf_why *why);
-/* One line for the operator: our identity, how long the certificate is good, and whether peers will refuse it. */
-void kvf_rpc_tls_describe(const struct kvf_rpc_tls *tls, struct kvf_why *text);
+/* One line for the operator: our identity and how long the certificate is good. False: every peer will refuse it, and
+ * the line says so. */
+bool kvf_rpc_tls_describe(const struct kvf_rpc_tls *tls, struct kvf_why *text);
 /* Only after kvf_rpc_destroy: gRPC's threads read it. NULL is fine. */
 void kvf_rpc_tls_close(struct kvf_rpc_tls *tls);
 
