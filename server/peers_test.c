@@ -626,6 +626,61 @@ static void lookup__keys_of_every_kind__are_answered_in_order(void **state)
     put_abort(put);
 }
 
+/* ---- nonces ---- */
+
+static void connect_lane(struct consumer *consumer, const struct consumer *whose)
+{
+    assert_true(kvf_is_ok(kvf_lane_connect(consumer_transport, whose->data_address, &whose->nonces,
+                                           kvf_clock_now_ns() + KVF_NS_PER_S, &lane_events,
+                                           consumer, &consumer->lane)));
+}
+
+/* A nonce belongs to the session, and so to the identity, that it was told to: whoever else says it opens that session's
+ * lane, not one of his own, and what he asks for on his call is never sent there. */
+static void nonce__of_another_session__opens_no_lane_of_ones_own(void **state)
+{
+    (void)state;
+    struct consumer victim, thief;
+    node_put(&node, 1);
+    call(&victim);
+    say_hello(&victim, KVF_PEER_VERSION, "t", "tcp");
+    call(&thief);
+    say_hello(&thief, KVF_PEER_VERSION, "u", "tcp");
+    node_run_until(victim.welcomes == 1 && thief.welcomes == 1);
+    connect_lane(&thief, &victim);
+    node_run_until(thief.lane_open);
+    node_run_until(thief.call == NULL); /* its own lane has not opened in time */
+    assert_int_equal(thief.status.code, KVF_DEADLINE);
+    /* Used up: its owner cannot open the lane any more, and gives the session up. */
+    connect_lane(&victim, &victim);
+    node_run_until(victim.lane == NULL);
+    assert_false(victim.lane_open);
+    hang_up(&thief);
+    hang_up(&victim);
+}
+
+static void nonce__said_again_or_too_late__opens_nothing(void **state)
+{
+    (void)state;
+    struct consumer consumer, again = {0};
+    open_session(&consumer);
+    connect_lane(&again, &consumer);
+    node_run_until(again.lane == NULL);
+    assert_false(again.lane_open);
+    hang_up(&consumer);
+    connect_lane(&again, &consumer); /* its session is gone */
+    node_run_until(again.lane == NULL);
+    assert_false(again.lane_open);
+
+    call(&consumer);
+    say_hello(&consumer, KVF_PEER_VERSION, "t", "tcp");
+    node_run_until(consumer.call == NULL); /* a second has passed */
+    connect_lane(&again, &consumer);
+    node_run_until(again.lane == NULL);
+    assert_false(again.lane_open);
+    hang_up(&consumer);
+}
+
 /* ---- rights, and what is told of them ---- */
 
 static void stranger__session_and_lookup__denied_before_anything_is_said(void **state)
@@ -724,6 +779,8 @@ int main(void)
         TEST(drain__queued_read__is_refused_and_its_session_ends),
         TEST(lookup__keys_of_every_kind__are_answered_in_order),
         TEST(lookup__half_a_million_empty_keys__is_invalid),
+        TEST(nonce__of_another_session__opens_no_lane_of_ones_own),
+        TEST(nonce__said_again_or_too_late__opens_nothing),
         STRANGERS_TEST(stranger__session_and_lookup__denied_before_anything_is_said),
         TEST(audit__reads_of_every_outcome__one_line_each),
         TEST(audit__read_cut_off_by_the_session__one_line),
