@@ -282,6 +282,17 @@ double kvf_acl_share(const struct kvf_acl *acl, const char *tenant, enum kvf_sha
     return number != NULL ? number->valuedouble : 1;
 }
 
+bool kvf_acl_has_shares(const struct kvf_acl *acl)
+{
+    const cJSON *tenants = acl != NULL ? find(acl->tree, "tenants", strlen("tenants")) : NULL;
+    for (const cJSON *tenant = tenants != NULL ? tenants->child : NULL; tenant != NULL;
+         tenant = tenant->next)
+        for (const cJSON *share = tenant->child; share != NULL; share = share->next)
+            if (share->valuedouble < 1)
+                return true;
+    return false;
+}
+
 /* ---- life ---- */
 
 /* At most one byte more than is allowed, so that a longer file is seen to be one. */

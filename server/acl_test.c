@@ -86,7 +86,12 @@ static void share__where_nothing_is_said__all(void **state)
     assert_true(kvf_acl_share(acl, "t", KVF_SHARE_DRAM) == 0.5);
     assert_true(kvf_acl_share(acl, "t/f", KVF_SHARE_SSD) == 0.25);
     assert_true(kvf_acl_share(acl, "u", KVF_SHARE_DRAM) == 1);
+    assert_true(kvf_acl_has_shares(acl));
     kvf_acl_close(acl);
+    acl = parsed("{\"tenants\": {\"t\": {\"dram\": 1}}, \"identities\": {}}");
+    assert_false(kvf_acl_has_shares(acl));
+    kvf_acl_close(acl);
+    assert_false(kvf_acl_has_shares(NULL));
     assert_true(kvf_acl_share(NULL, "t", KVF_SHARE_DRAM) == 1);
 }
 

@@ -24,6 +24,16 @@ static void reload_tls(struct kvf_trust *trust, const char *reason)
     log_certificate(trust, why.text);
 }
 
+/* Better said than found out. */
+static void warn_of_shares(const struct kvf_trust *trust)
+{
+    if (kvf_acl_has_shares(trust->acl))
+        kvf_log_warning("trust",
+                        "--acl %s: this version does not keep tenants' shares: all tenants "
+                        "take their memory and SSD space from one pool",
+                        trust->options.acl);
+}
+
 static void reload_acl(struct kvf_trust *trust, const char *reason)
 {
     struct kvf_why why = {.text = ""};
@@ -36,6 +46,7 @@ static void reload_acl(struct kvf_trust *trust, const char *reason)
         return;
     }
     kvf_log_info("trust", "ACL read again (%s)", reason);
+    warn_of_shares(trust);
     trust->options.rights_changed(trust->options.context);
 }
 
@@ -89,7 +100,9 @@ static struct kvf_status open_acl(struct kvf_trust *trust, struct kvf_why *why)
         .context = trust,
     };
     kvf_files_watch_start(&trust->acl_watch);
-    return kvf_acl_open(trust->options.acl, &trust->acl, why);
+    KVF_TRY(kvf_acl_open(trust->options.acl, &trust->acl, why));
+    warn_of_shares(trust);
+    return kvf_ok();
 }
 
 struct kvf_status kvf_trust_open(struct kvf_trust *trust, const struct kvf_trust_options *options,
