@@ -54,7 +54,7 @@ static void answer_lookup(struct kvf_peers *peers, struct kvf_rpc_call *call,
     reply.blocks = calloc(count + 1, sizeof(Kvferry__LookupBlock *));
     struct kvf_status status = kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     if (blocks != NULL && generations != NULL && reply.blocks != NULL) {
-        bool denied = is_denied(peers, call, request->namespace_);
+        bool denied = count > 0 && is_denied(peers, call, request->namespace_);
         for (size_t i = 0; i < count; i++) {
             reply.blocks[i] = &blocks[i];
             fill_lookup(peers, request, denied, i, &blocks[i], &generations[i]);

@@ -46,7 +46,7 @@ struct kvf_source_options {
     bool speculative;          /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
     struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
     /* May this identity (the source's one URI SAN; empty without TLS) serve this tenant? Answered at
-     * once, before any Read is sent to it and before an answer of its Lookup is believed. NULL: anyone may. */
+     * once. With TLS no key is told to who may not, without it nothing that he says is believed. NULL: anyone may. */
     bool (*may_serve)(void *context, const char *tenant, const char *identity);
     /* The source told us that it drains, or came back as another boot: nothing to do but to know.
      * May be NULL. */
@@ -163,7 +163,8 @@ struct kvf_lookup {
     struct kvf_list node;
     struct kvf_rpc_call *call;
     struct kvf_status failure;
-    uint32_t first; /* of the page of blocks that is being asked for */
+    uint32_t first;  /* of the page of blocks that is being asked for */
+    bool introduces; /* this call names no key: it wants to hear who answers */
     bool answered;
 };
 

@@ -160,6 +160,7 @@ bool source_may_serve(const struct kvf_source *source, const struct kvf_rpc_call
 void kvf_source_rights_changed(struct kvf_source *source)
 {
     struct session *session = source->session;
+    source->lookup_known = false;
     if (session == NULL || session->call == NULL ||
         (session->state != SESSION_JOINING && session->state != SESSION_OPEN) ||
         source_may_serve(source, session->call))

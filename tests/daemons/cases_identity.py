@@ -10,7 +10,7 @@ import subprocess
 
 from cases_replay import _replay
 from harness import expect, expect_equal
-from wire import DATA, call, field, parse
+from wire import DATA, HEADERS, SETTINGS, call, field, frame, header, parse
 
 MIB = 1 << 20
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -358,6 +358,40 @@ def identity_source_without_the_right_to_serve(case):
     case.eventually(10, "the ACL is read again", lambda: len(b.lines("ACL read again")) == 2)
     b.get(NS, "k2", source=a, code=4, timeout_s=3)
     expect_equal(a.stat()["serve"]["reads"], before, "Reads after the right was taken away")
+
+
+def identity_no_key_is_told_to_who_may_not_serve(case):
+    """A source by hand, with a good certificate but without the right: it answers, and hears no key."""
+    _, b = _pair(case)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=case.path("tls/ca.crt"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(case.path("tls/c.crt"), case.path("tls/c.key"))
+    context.set_alpn_protocols(["h2"])
+    heard = b""
+    reply = frame(HEADERS, 4, 1, header(":status", "200") + header("content-type", "application/grpc"))
+    reply += frame(DATA, 0, 1, bytes(5)) + frame(HEADERS, 5, 1, header("grpc-status", "0"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(8)
+        listener.settimeout(10)
+        get = b.begin_get(NS, "quite-secret-key", source=f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=3)
+        plain, _ = listener.accept()
+        with context.wrap_socket(plain, server_side=True) as connection:
+            connection.settimeout(2)
+            connection.sendall(frame(SETTINGS, 0, 0, b"") + frame(SETTINGS, 1, 0, b""))
+            try:
+                while piece := connection.recv(1 << 16):
+                    heard += piece
+                    if b"/kvferry.Peer/Lookup" in heard and reply:
+                        connection.sendall(reply)
+                        reply = b""
+            except OSError:
+                pass
+    get.end().must_end_with(4)
+    expect(b"/kvferry.Peer/Lookup" in heard, f"no Lookup came: {heard!r}")
+    for secret in (b"quite-secret-key", b"model"):
+        expect(secret not in heard, f"{secret!r} was told")
+    b.must_log("audit: denied identity=spiffe://kvferry/c tenant=t what=serve reason=no_right")
 
 
 # ---- changes at run time ----
