@@ -160,11 +160,12 @@ static void parse__zero_byte__refused(void **state)
 
 static void parse__longer_than_any_honest_one__refused(void **state)
 {
+    static const char smallest[] = "{\"identities\":{}}";
     (void)state;
     char *text = malloc(KVF_ACL_MAX_BYTES + 1);
     assert_non_null(text);
     memset(text, ' ', KVF_ACL_MAX_BYTES + 1);
-    memcpy(text, "{\"identities\":{}}", strlen("{\"identities\":{}}"));
+    memcpy(text, smallest, sizeof(smallest) - 1);
     refuses(text, KVF_ACL_MAX_BYTES + 1, "longer than");
     struct kvf_acl *acl = NULL;
     assert_true(kvf_is_ok(kvf_acl_parse("f", text, KVF_ACL_MAX_BYTES, &acl, NULL)));

@@ -355,6 +355,30 @@ static void grant__unknown_while_recovery_runs__ends_as_committed_or_fault(void 
     stop();
 }
 
+/* Even then: one that is here, one that recovery finds meanwhile and one that is nowhere end alike, and together. */
+static void grant__denied_while_recovery_runs__all_end_as_faults_at_its_end(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    struct node_lost lost = node_lose(&node, 1);
+    kvf_awaited_open(&node.awaited);
+    prepare(&read, LIST(1, 2, 3), 3, 10000);
+    read.lease->denied = true;
+    kvf_lease_start(read.lease);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read.codes[i], KVF_PENDING);
+    node_recovers(&node, &lost);
+    assert_int_equal(read.committed + read.faults, 0);
+    kvf_awaited_close(&node.awaited);
+    assert_int_equal(read.committed, 0);
+    assert_int_equal(read.faults, 3);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
 static void start__more_than_a_grant_may_be__is_too_large(void **state)
 {
     (void)state;
@@ -601,6 +625,7 @@ int main(void)
         TEST(grant__pending__tells_when_it_is_committed),
         TEST(grant__pending_aborted__is_a_fault),
         TEST(grant__unknown_while_recovery_runs__ends_as_committed_or_fault),
+        TEST(grant__denied_while_recovery_runs__all_end_as_faults_at_its_end),
         TEST(grant__behind_a_pending_one__is_granted_even_if_it_stops_at_a_miss),
         TEST(start__more_than_a_grant_may_be__is_too_large),
         TEST(queued__deadline__is_busy),
