@@ -21,4 +21,15 @@ void kvf_log(enum kvf_log_level level, const char *who, const char *format, ...)
 #define kvf_log_warning(who, ...) kvf_log(KVF_LOG_WARNING, who, __VA_ARGS__)
 #define kvf_log_error(who, ...) kvf_log(KVF_LOG_ERROR, who, __VA_ARGS__)
 
+/* A bound on lines that strangers can provoke. Zeroed at first; one thread at a time. */
+struct kvf_log_limit {
+    uint64_t second; /* the one in which `lines` were allowed */
+    unsigned lines;
+    uint64_t suppressed; /* not allowed since the last one that was */
+};
+
+/* True: write the line. *suppressed is how many were kept back since the last one then. */
+bool kvf_log_may(struct kvf_log_limit *limit, unsigned per_second, uint64_t now_ns,
+                 uint64_t *suppressed);
+
 #endif

@@ -216,11 +216,24 @@ static struct kvf_status check_peers(const struct kvf_config *config, struct kvf
     return kvf_ok();
 }
 
+/* Who has no certificate is nobody: no right could ever be his. */
+static struct kvf_status check_acl(const struct kvf_config *config, struct kvf_why *why)
+{
+    if (config->acl == NULL || has_tls(config) ||
+        (config->listen == NULL && config->peers.count == 0))
+        return kvf_ok();
+    return kvf_why_set(why, invalid(),
+                       "--acl %.160s with plaintext %s gives rights to nobody: give --tls-cert, "
+                       "--tls-key and --tls-ca, or leave out --acl",
+                       config->acl, config->listen != NULL ? "--listen" : "--peer");
+}
+
 static struct kvf_status check_network(struct kvf_config *config, struct kvf_why *why)
 {
     KVF_TRY(check_tls_set(config, why));
     KVF_TRY(check_listen(config, why));
     KVF_TRY(check_peers(config, why));
+    KVF_TRY(check_acl(config, why));
     KVF_TRY(check_unique("nics", &config->nics, why));
     if (config->transport == KVF_CONFIG_TRANSPORT_UCX && !config->ucx_trust_peers)
         return kvf_why_set(why, invalid(),

@@ -117,7 +117,9 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(tls_cert),
      .operand = "FILE",
      .derived = "none",
-     .help = "our certificate chain, PEM; its one URI SAN is our identity"},
+     .help =
+         "our certificate chain, PEM; its one URI SAN is our identity. Read again, like key, CA "
+         "and ACL, on SIGHUP and when a file changes"},
     {.name = "tls-key",
      .kind = KVF_FLAG_TEXT,
      .group = KVF_FLAG_GROUP_SECURITY,
@@ -138,8 +140,8 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(acl),
      .operand = "FILE",
      .derived = "none",
-     .help = "rights per identity, JSON. This version does not keep them and refuses the flag: "
-             "any tenant name is accepted, all share one pool and one trust"},
+     .help = "rights per identity and tenant, JSON (docs/acl-example.json); without it any tenant "
+             "name is accepted, and all share one pool and one trust"},
     {.name = "insecure-loopback",
      .kind = KVF_FLAG_SWITCH,
      .group = KVF_FLAG_GROUP_SECURITY,

@@ -367,6 +367,12 @@ static void load__listen__is_never_plaintext_by_accident(void **state)
     loads("--run-dir /r --listen [::1]:9470 --insecure-loopback");
     assert_string_equal(config.data_listen, "[::1]:0");
     loads("--run-dir /r --acl f");
+    loads("--run-dir /r --acl f --insecure-loopback");
+    loads("--run-dir /r --acl f --listen 127.0.0.1:1 --tls-cert c --tls-key k --tls-ca a");
+    refuses("--run-dir /r --acl f --insecure-loopback --listen 127.0.0.1:1",
+            "--acl f|--listen|--tls-cert");
+    refuses("--run-dir /r --acl f --insecure-loopback --peer 127.0.0.1:1",
+            "--acl f|--peer|--tls-cert");
     refuses("--run-dir /r --data-listen 127.0.0.1:1", "--data-listen|--listen");
     refuses("--run-dir /r --data-advertise 127.0.0.1:1", "--data-advertise|--listen");
 }

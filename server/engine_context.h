@@ -64,6 +64,7 @@ struct context {
     struct kvf_timer timer;   /* CONNECTED: Register must come; LEAVING: its process must go */
     uint64_t instance;
     pid_t pid;
+    char identity[24]; /* "uid:N" */
     char name[64];
     struct kvf_budget budget;
     struct kvf_list gets;
@@ -108,6 +109,9 @@ void engine_drop_all(struct context *context);
 void engine_take(struct context *context, const Kvferry__EngineRequest *request);
 /* Now + the wanted duration, at most --query-timeout-s. */
 uint64_t engine_deadline(const struct context *context, uint64_t deadline_us);
+/* Has its user this right for the tenant of this namespace? A no is audited; what: the request. */
+bool engine_may(const struct context *context, const char *ns, enum kvf_right right,
+                const char *what);
 bool engine_names_are_valid(const char *ns, size_t count, Kvferry__EngineName *const *blocks);
 bool engine_keys_are_valid(const char *ns, size_t count, const ProtobufCBinaryData *keys);
 

@@ -51,6 +51,25 @@ static void get_freed(void *user)
     engine_free_if_over(context);
 }
 
+/* What is denied is answered as if it were nowhere, here or at any source. */
+static void answer_missing(struct context *context, uint64_t id, size_t count)
+{
+    Kvferry__EngineReply reply = KVFERRY__ENGINE_REPLY__INIT;
+    Kvferry__EngineReady ready = KVFERRY__ENGINE_READY__INIT;
+    Kvferry__EngineBlock blocks[KVF_WIRE_MAX_BLOCKS], *pointers[KVF_WIRE_MAX_BLOCKS];
+    for (size_t i = 0; i < count; i++) {
+        pointers[i] = &blocks[i];
+        kvferry__engine_block__init(&blocks[i]);
+        blocks[i].code = KVF_NOT_FOUND;
+    }
+    ready.n_blocks = count;
+    ready.blocks = pointers;
+    reply.id = id;
+    reply.body_case = KVFERRY__ENGINE_REPLY__BODY_READY;
+    reply.ready = &ready;
+    engine_send_reply(context, &reply);
+}
+
 static struct get *make_get(struct context *context, uint64_t id, size_t count, const char *ns,
                             const char *source, uint64_t deadline_us)
 {
@@ -98,6 +117,10 @@ void engine_take_get(struct context *context, uint64_t id, const Kvferry__Engine
         engine_send_code(context, id, KVF_DRAINING, "the daemon is draining");
         return;
     }
+    if (!engine_may(context, request->namespace_, KVF_RIGHT_READ, "get")) {
+        answer_missing(context, id, request->n_blocks);
+        return;
+    }
     struct get *get = make_get(context, id, request->n_blocks, request->namespace_, request->source,
                                request->deadline_us);
     if (get == NULL)
@@ -116,6 +139,10 @@ void engine_take_lookup(struct context *context, uint64_t id, const Kvferry__Eng
     if (!engine_keys_are_valid(request->namespace_, request->n_keys, request->keys) ||
         !source_fits(request->source)) {
         engine_send_code(context, id, KVF_INVALID, "Lookup names 1 to 512 keys of 1 to 64 bytes");
+        return;
+    }
+    if (!engine_may(context, request->namespace_, KVF_RIGHT_READ, "lookup")) {
+        answer_missing(context, id, request->n_keys);
         return;
     }
     struct get *get = make_get(context, id, request->n_keys, request->namespace_, request->source,

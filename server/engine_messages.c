@@ -13,6 +13,18 @@ uint64_t engine_deadline(const struct context *context, uint64_t deadline_us)
     return kvf_clock_now_ns() + wanted_ns;
 }
 
+bool engine_may(const struct context *context, const char *ns, enum kvf_right right,
+                const char *what)
+{
+    const struct kvf_engines_options *options = &context->engines->options;
+    char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
+    if (kvf_acl_may(options->acl, context->identity, ns, right))
+        return true;
+    (void)snprintf(tenant, sizeof(tenant), "%.*s", (int)kvf_namespace_tenant_bytes(ns), ns);
+    kvf_audit_denied(options->audit, context->identity, tenant, what, "no_right");
+    return false;
+}
+
 bool engine_names_are_valid(const char *ns, size_t count, Kvferry__EngineName *const *blocks)
 {
     if (!kvf_namespace_is_valid(ns) || count < 1 || count > KVF_WIRE_MAX_BLOCKS)
@@ -47,6 +59,10 @@ static void take_forget(struct context *context, uint64_t id, const Kvferry__Eng
     Kvferry__EngineForgotten forgotten = KVFERRY__ENGINE_FORGOTTEN__INIT;
     if (!engine_keys_are_valid(request->namespace_, request->n_keys, request->keys)) {
         engine_send_code(context, id, KVF_INVALID, "Forget names 1 to 512 keys of 1 to 64 bytes");
+        return;
+    }
+    if (!engine_may(context, request->namespace_, KVF_RIGHT_WRITE, "forget")) {
+        engine_send_code(context, id, KVF_DENIED, "this user may not write this tenant");
         return;
     }
     for (size_t i = 0; i < request->n_keys; i++) {
@@ -110,6 +126,12 @@ static void take_register(struct context *context, uint64_t id,
     if (request->version != KVF_WIRE_VERSION) {
         engine_send_code(context, id, KVF_UNSUPPORTED,
                          "this daemon speaks engine protocol version 1");
+        return;
+    }
+    if (!kvf_acl_knows(engines->options.acl, context->identity)) {
+        kvf_audit_denied(engines->options.audit, context->identity, "", "register",
+                         "unknown_identity");
+        engine_send_code(context, id, KVF_DENIED, "the ACL of this node does not name this user");
         return;
     }
     if (engines->draining) {

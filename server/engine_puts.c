@@ -42,6 +42,10 @@ void engine_take_put_begin(struct context *context, uint64_t id,
         engine_send_code(context, id, KVF_INVALID, "PutBegin names 1 to 512 keys of 1 to 64 bytes");
         return;
     }
+    if (!engine_may(context, request->namespace_, KVF_RIGHT_WRITE, "put")) {
+        engine_send_code(context, id, KVF_DENIED, "this user may not write this tenant");
+        return;
+    }
     if (context->engines->draining) {
         engine_send_code(context, id, KVF_DRAINING, "the daemon is draining");
         return;

@@ -7,6 +7,7 @@
 #include "server/engine_context.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -248,8 +249,10 @@ static void note_process(struct context *context, int fd)
     struct ucred credentials;
     socklen_t length = sizeof(credentials);
     int pidfd = -1;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) {
         context->pid = credentials.pid;
+        (void)snprintf(context->identity, sizeof(context->identity), "uid:%u", credentials.uid);
+    }
     length = sizeof(pidfd);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) != 0)
         pidfd = context->pid > 0 ? (int)syscall(SYS_pidfd_open, context->pid, 0) : -1;
@@ -406,6 +409,23 @@ void kvf_engines_drain(struct kvf_engines *engines)
 {
     engines->draining = true;
     tell_all(engines, drain_context);
+}
+
+static void leave_if_unknown(struct context *context)
+{
+    const struct kvf_engines_options *options = &context->engines->options;
+    if (context->state == CONTEXT_LEAVING || kvf_acl_knows(options->acl, context->identity))
+        return;
+    kvf_audit_forced(options->audit, context->identity, "", "rights");
+    kvf_log_warning(
+        "engines", "engine %llu (\"%s\", pid %d) ended: the ACL does not name %s any more",
+        (unsigned long long)context->instance, context->name, (int)context->pid, context->identity);
+    engine_leave(context);
+}
+
+void kvf_engines_rights_changed(struct kvf_engines *engines)
+{
+    tell_all(engines, leave_if_unknown);
 }
 
 static void force_context(struct context *context)

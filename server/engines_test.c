@@ -55,6 +55,9 @@ static void end_process(void)
     process = 0;
 }
 
+static struct kvf_acl *acl; /* NULL: everybody may do everything */
+static char acl_path[64];
+
 static void left(void *context)
 {
     (void)context;
@@ -71,6 +74,7 @@ static void open_engines(void)
                                           .boot_epoch = 7,
                                           .per_instance_limit_bytes = 16 * KVF_MIB,
                                           .query_timeout_ns = 15 * KVF_NS_PER_S,
+                                          .acl = acl,
                                           .left = left};
     struct kvf_why why = {.text = ""};
     if (!kvf_is_ok(kvf_engines_create(&options, &engines, &why)))
@@ -88,12 +92,42 @@ static int set_up(void **state)
     return 0;
 }
 
+/* rights: those of this process's user for tenant t; NULL: the ACL names somebody else. */
+static void write_acl(const char *rights)
+{
+    FILE *file = fopen(acl_path, "w");
+    assert_non_null(file);
+    if (rights != NULL)
+        (void)fprintf(file, "{\"identities\": {\"uid:%u\": {\"t\": [%s]}}}", getuid(), rights);
+    else
+        (void)fprintf(file, "{\"identities\": {\"uid:%u\": {\"t\": []}}}", getuid() + 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void change_rights(const char *rights)
+{
+    write_acl(rights);
+    assert_true(kvf_is_ok(kvf_acl_reload(acl, NULL)));
+    kvf_engines_rights_changed(engines);
+}
+
+static int set_up_acl(void **state)
+{
+    (void)snprintf(acl_path, sizeof(acl_path), "/tmp/engines_test.%d.json", (int)getpid());
+    write_acl("\"read\", \"write\"");
+    return kvf_is_ok(kvf_acl_open(acl_path, &acl, NULL)) ? set_up(state) : -1;
+}
+
 static int tear_down(void **state)
 {
     (void)state;
     end_process();
     node_run_until(kvf_engines_count(engines) == 0);
     kvf_engines_destroy(engines);
+    if (acl != NULL)
+        (void)unlink(acl_path);
+    kvf_acl_close(acl);
+    acl = NULL;
     node_stop(&node);
     node_tear_down();
     return 0;
@@ -654,6 +688,84 @@ static void force__everybody__is_gone_with_places_of_living_processes(void **sta
     leave(&first);
 }
 
+/* ---- rights ---- */
+
+static void assert_put(struct engine *engine, unsigned block)
+{
+    assert_int_equal(code_of(engine, send_put_begin(engine, block, 1, NODE_BLOCK_BYTES)), KVF_OK);
+    Kvferry__EngineReply *reply = reply_to(engine, send_commit(engine, 1, 1));
+    assert_int_equal(reply->put_committed->blocks[0]->code, KVF_OK);
+    kvferry__engine_reply__free_unpacked(reply, NULL);
+}
+
+/* The packed answer to a Get of one block, its id aside. */
+static size_t answer_of_get(struct engine *engine, unsigned block, uint8_t *bytes)
+{
+    uint64_t get = send_get(engine, block, 1, NODE_BLOCK_BYTES);
+    Kvferry__EngineReply *reply = reply_to(engine, get);
+    reply->id = 1;
+    size_t length = kvferry__engine_reply__pack(reply, bytes);
+    kvferry__engine_reply__free_unpacked(reply, NULL);
+    (void)code_of(engine, send_release(engine, get));
+    return length;
+}
+
+static void rights__read_taken_away__a_block_looks_like_one_that_is_not_there(void **state)
+{
+    (void)state;
+    struct engine engine;
+    static uint8_t missing[KVF_WIRE_MAX_BYTES], denied[KVF_WIRE_MAX_BYTES];
+    join(&engine);
+    assert_int_equal(register_engine(&engine), KVF_OK);
+    assert_put(&engine, 1);
+    size_t length = answer_of_get(&engine, 9, missing);
+    assert_int_not_equal(answer_of_get(&engine, 1, denied), length);
+    change_rights("\"write\"");
+    assert_int_equal(answer_of_get(&engine, 1, denied), length);
+    assert_memory_equal(denied, missing, length);
+    leave(&engine);
+}
+
+static void rights__write_taken_away__puts_and_forget_are_denied(void **state)
+{
+    (void)state;
+    struct engine engine;
+    static uint8_t bytes[KVF_WIRE_MAX_BYTES];
+    join(&engine);
+    assert_int_equal(register_engine(&engine), KVF_OK);
+    assert_put(&engine, 1);
+    change_rights("\"read\"");
+    assert_int_equal(code_of(&engine, send_put_begin(&engine, 2, 1, NODE_BLOCK_BYTES)), KVF_DENIED);
+    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
+    Kvferry__EngineForget body = KVFERRY__ENGINE_FORGET__INIT;
+    struct kvf_key key = node_key(1);
+    ProtobufCBinaryData keys[] = {{.len = key.length, .data = key.bytes}};
+    body.namespace_ = (char *)(uintptr_t)NODE_SPACE;
+    body.n_keys = 1;
+    body.keys = keys;
+    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_FORGET;
+    request.forget = &body;
+    assert_int_equal(code_of(&engine, send_request(&engine, &request)), KVF_DENIED);
+    assert_non_null(node_find(&node, 1));
+    assert_true(answer_of_get(&engine, 1, bytes) > 0);
+    leave(&engine);
+}
+
+static void rights__user_not_named_any_more__ended_and_cannot_come_back(void **state)
+{
+    (void)state;
+    struct engine engine, again;
+    join(&engine);
+    assert_int_equal(register_engine(&engine), KVF_OK);
+    change_rights(NULL);
+    assert_null(next_reply(&engine));
+    leave(&engine);
+    join(&again);
+    assert_int_equal(register_engine(&again), KVF_DENIED);
+    leave(&again);
+}
+
+#define ACL_TEST(name) cmocka_unit_test_setup_teardown(name, set_up_acl, tear_down)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -676,6 +788,9 @@ int main(void)
         TEST(drain__registered_hear_it__others_are_refused_and_do_not_count),
         TEST(drain__the_end_of_one_ends_another__both_are_gone),
         TEST(force__everybody__is_gone_with_places_of_living_processes),
+        ACL_TEST(rights__read_taken_away__a_block_looks_like_one_that_is_not_there),
+        ACL_TEST(rights__write_taken_away__puts_and_forget_are_denied),
+        ACL_TEST(rights__user_not_named_any_more__ended_and_cannot_come_back),
     };
     return cmocka_run_group_tests_name("server/engines", tests, NULL, NULL);
 }

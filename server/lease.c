@@ -23,16 +23,13 @@ static void free_if_over(struct kvf_lease *lease)
 {
     if (lease->state != KVF_LEASE_RELEASED || lease->held > 0 || lease->working)
         return;
-    void (*freed)(void *user, uint32_t block_count) = lease->freed;
-    void *user = lease->user;
-    uint32_t block_count = lease->block_count;
     kvf_timer_stop(lease->leases->loop, &lease->timer);
     kvf_list_remove(&lease->node);
     lease->leases->open--;
+    lease->freed(lease->user, lease);
     free(lease->lane_blocks);
     free(lease->blocks);
     free(lease);
-    freed(user, block_count);
 }
 
 static void return_charge(struct kvf_lease *lease, struct kvf_lease_block *block)
@@ -112,6 +109,8 @@ static void lane_ended(struct kvf_lane_read *read, uint32_t index)
     if (kvf_is_ok(lease->lane_blocks[index].status)) {
         lease->leases->counters->serve.blocks++;
         lease->leases->counters->serve.bytes += block->length;
+        lease->account.sent++;
+        lease->account.sent_bytes += block->length;
     }
     settle(lease, block);
     free_if_over(lease);
@@ -146,6 +145,18 @@ static void load_gone(struct kvf_load_waiter *waiter)
     free_if_over(lease);
 }
 
+/* ---- looking ---- */
+
+/* Of no block: who waits for one of it waits for the end of recovery. */
+#define NO_NAMESPACE ""
+
+/* What the index says to this block; nothing where the Read is denied. */
+static bool find(const struct kvf_lease *lease, const struct kvf_lease_block *block,
+                 struct kvf_found *found)
+{
+    return !lease->denied && kvf_index_find(lease->leases->index, lease->ns, &block->key, found);
+}
+
 /* ---- pending blocks: a put is under way, or recovery may still find it ---- */
 
 static void wait_pending(struct kvf_lease *lease, struct kvf_lease_block *block);
@@ -155,8 +166,7 @@ static void look_again(struct kvf_lease_block *block)
 {
     struct kvf_lease *lease = block->lease;
     struct kvf_found found;
-    if (kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) &&
-        found.state == KVF_ENTRY_READY)
+    if (find(lease, block, &found) && found.state == KVF_ENTRY_READY)
         lease->events->committed(lease, (uint32_t)(block - lease->blocks), found.length);
     else
         wait_pending(lease, block);
@@ -180,15 +190,15 @@ static void recovery_told(struct kvf_await *await)
 static void wait_pending(struct kvf_lease *lease, struct kvf_lease_block *block)
 {
     struct kvf_found found;
-    if (kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) &&
-        found.state == KVF_ENTRY_PENDING) {
+    if (find(lease, block, &found) && found.state == KVF_ENTRY_PENDING) {
         block->watching = true;
         block->watch.settled = settled;
         kvf_entry_watch(found.entry, &block->watch);
     } else if (kvf_awaited_is_open(lease->leases->awaited)) {
         block->awaiting = true;
-        block->await =
-            (struct kvf_await){.ns = lease->ns, .key = &block->key, .settled = recovery_told};
+        block->await = (struct kvf_await){.ns = lease->denied ? NO_NAMESPACE : lease->ns,
+                                          .key = &block->key,
+                                          .settled = recovery_told};
         kvf_awaited_add(lease->leases->awaited, &block->await);
     } else {
         lease->events->fault(lease, (uint32_t)(block - lease->blocks), KVF_NOT_FOUND);
@@ -201,8 +211,7 @@ static void wait_pending(struct kvf_lease *lease, struct kvf_lease_block *block)
 static void resolve(struct kvf_lease *lease, struct kvf_lease_block *block)
 {
     struct kvf_found found;
-    if (!kvf_index_find(lease->leases->index, lease->ns, &block->key, &found) ||
-        found.state == KVF_ENTRY_PULLING) {
+    if (!find(lease, block, &found) || found.state == KVF_ENTRY_PULLING) {
         block->code = kvf_awaited_is_open(lease->leases->awaited) ? KVF_PENDING : KVF_NOT_FOUND;
     } else if (found.state == KVF_ENTRY_PENDING) {
         block->code = KVF_PENDING;
@@ -330,8 +339,10 @@ static bool admit(struct kvf_request *request)
     }
     set_state(lease, KVF_LEASE_GRANTED);
     leases->counters->serve.reads++;
+    lease->account.granted_ns = kvf_clock_now_ns();
+    lease->account.hits = lease->held;
     kvf_histogram_add(&leases->counters->stages[KVF_STAGE_ADMISSION],
-                      kvf_clock_now_ns() - request->since_ns);
+                      lease->account.granted_ns - request->since_ns);
     for (uint32_t i = 0; i < lease->block_count; i++) {
         lease->blocks[i].charge = kvf_round_up_page(lease->blocks[i].length);
         if (lease->blocks[i].entry == NULL)
@@ -363,6 +374,7 @@ static void refuse(struct kvf_lease *lease, enum kvf_code code)
         serve->limit_bytes > serve->used_bytes ? serve->limit_bytes - serve->used_bytes : 0;
     uint64_t short_bytes =
         lease->request.bytes > free_bytes ? lease->request.bytes - free_bytes : 0;
+    lease->account.code = code;
     leases->counters->serve.busy += code == KVF_BUSY;
     lease->events->refused(lease, code, waited_ns, short_bytes);
     kvf_lease_release(lease);
@@ -398,7 +410,8 @@ struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_cou
 void kvf_lease_start(struct kvf_lease *lease)
 {
     struct kvf_leases *leases = lease->leases;
-    uint64_t latest = kvf_clock_now_ns() + leases->max_lease_ns;
+    lease->account.start_ns = kvf_clock_now_ns();
+    uint64_t latest = lease->account.start_ns + leases->max_lease_ns;
     if (lease->deadline_ns > latest)
         lease->deadline_ns = latest;
     lease->lane_read = (struct kvf_lane_read){

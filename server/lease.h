@@ -75,17 +75,29 @@ struct kvf_lease_block {
     struct kvf_await await;
 };
 
+/* What became of a lease, for whoever tells about it. */
+struct kvf_lease_account {
+    uint64_t start_ns;
+    uint64_t granted_ns; /* 0: never granted */
+    enum kvf_code code;  /* OK, or why it was refused */
+    uint32_t hits;       /* granted blocks */
+    uint32_t sent;       /* of them, those that were sent whole */
+    uint64_t sent_bytes;
+};
+
 struct kvf_lease {
     /* Set by the caller between create and start. */
     uint64_t id;
     uint64_t instance; /* of the engine behind it: lanes serve instances in turns */
     uint64_t deadline_ns;
     bool stop_at_first_miss;
+    bool denied; /* every block looks missing, in every other way it is like any lease */
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
     struct kvf_lane *lane;
     struct kvf_budget *identity_budget;
     const struct kvf_lease_events *events;
-    void (*freed)(void *user, uint32_t block_count); /* once, last, whatever came before */
+    /* Once, last, whatever came before. What it was asked for and its account can be read until this returns. */
+    void (*freed)(void *user, const struct kvf_lease *lease);
     void *user;
     struct kvf_list node; /* the session's; taken out when freed */
 
@@ -101,6 +113,7 @@ struct kvf_lease {
     struct kvf_lane_block *lane_blocks;
     uint32_t held; /* blocks whose entry is pinned */
     bool working;
+    struct kvf_lease_account account;
 };
 
 /* NULL: out of memory. */

@@ -68,10 +68,10 @@ static void overdue(struct kvf_lease *lease)
     kvf_lease_release(lease);
 }
 
-static void freed(void *user, uint32_t block_count)
+static void freed(void *user, const struct kvf_lease *lease)
 {
     struct read *read = user;
-    (void)block_count;
+    (void)lease;
     read->freed++;
     read->lease = NULL;
 }
@@ -185,6 +185,27 @@ static void grant__hits_and_misses__hold_and_charge_the_hits_alone(void **state)
     close_lane();
     node_run_until(read.freed == 1);
     assert_int_equal(read.faults, 0);
+    stop();
+}
+
+static void grant__denied__is_like_one_of_keys_that_are_not_there(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    struct put *put = node_begin(&node, 2);
+    node_put(&node, 1);
+    prepare(&read, LIST(1, 2, 3), 3, 10000);
+    read.lease->denied = true;
+    kvf_lease_start(read.lease);
+    assert_int_equal(read.granted, 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read.codes[i], KVF_NOT_FOUND);
+    assert_int_equal(served_bytes(), 0);
+    node_commit(put, 2);
+    assert_int_equal(read.committed, 0);
+    kvf_lease_release(read.lease);
+    assert_int_equal(read.freed, 1);
     stop();
 }
 
@@ -330,6 +351,30 @@ static void grant__unknown_while_recovery_runs__ends_as_committed_or_fault(void 
     node_commit(put, 2);
     assert_int_equal(read.committed, 2);
     assert_int_equal(released.committed + released.faults, 0);
+    kvf_lease_release(read.lease);
+    stop();
+}
+
+/* Even then: one that is here, one that recovery finds meanwhile and one that is nowhere end alike, and together. */
+static void grant__denied_while_recovery_runs__all_end_as_faults_at_its_end(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    struct node_lost lost = node_lose(&node, 1);
+    kvf_awaited_open(&node.awaited);
+    prepare(&read, LIST(1, 2, 3), 3, 10000);
+    read.lease->denied = true;
+    kvf_lease_start(read.lease);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read.codes[i], KVF_PENDING);
+    node_recovers(&node, &lost);
+    assert_int_equal(read.committed + read.faults, 0);
+    kvf_awaited_close(&node.awaited);
+    assert_int_equal(read.committed, 0);
+    assert_int_equal(read.faults, 3);
     kvf_lease_release(read.lease);
     stop();
 }
@@ -572,6 +617,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(grant__hits_and_misses__hold_and_charge_the_hits_alone),
+        TEST(grant__denied__is_like_one_of_keys_that_are_not_there),
         TEST(grant__pins_and_lengths_that_do_not_match__are_no_hits),
         TEST(grant__stop_at_first_miss__grants_nothing_behind_it),
         TEST(grant__the_same_key_twice__is_loaded_once),
@@ -579,6 +625,7 @@ int main(void)
         TEST(grant__pending__tells_when_it_is_committed),
         TEST(grant__pending_aborted__is_a_fault),
         TEST(grant__unknown_while_recovery_runs__ends_as_committed_or_fault),
+        TEST(grant__denied_while_recovery_runs__all_end_as_faults_at_its_end),
         TEST(grant__behind_a_pending_one__is_granted_even_if_it_stops_at_a_miss),
         TEST(start__more_than_a_grant_may_be__is_too_large),
         TEST(queued__deadline__is_busy),

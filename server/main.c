@@ -32,7 +32,11 @@ static void signal_ready(struct kvf_watch *watch, uint32_t events)
     struct signals *signals = kvf_container(watch, struct signals, watch);
     struct signalfd_siginfo info;
     (void)events;
-    if (read(watch->fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+    if (read(watch->fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    if (info.ssi_signo == SIGHUP)
+        kvf_manager_reload(signals->manager, "SIGHUP");
+    else
         kvf_manager_drain(signals->manager, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
 }
 
@@ -43,6 +47,7 @@ static int block_signals(void)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

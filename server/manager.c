@@ -1,5 +1,5 @@
-/* The Manager from READY to CLOSED, in three parts: statistics, actions for admin and HTTP,
- * draining. manager_start.c has its start and its release. */
+/* The Manager from READY to CLOSED, in four parts: statistics, actions for admin and HTTP,
+ * trust, draining. manager_start.c has its start and its release. */
 #include "server/manager_state.h"
 
 #include "base/clock.h"
@@ -196,6 +196,25 @@ struct kvf_view_source manager_view_source(struct kvf_manager *manager)
     };
 }
 
+/* ---- trust ---- */
+
+/* Something of it may not be there yet. */
+void manager_rights_changed(void *context)
+{
+    struct kvf_manager *manager = context;
+    if (manager->peers != NULL)
+        kvf_peers_rights_changed(manager->peers);
+    if (manager->engines != NULL)
+        kvf_engines_rights_changed(manager->engines);
+    if (manager->sources != NULL)
+        kvf_sources_rights_changed(manager->sources);
+}
+
+void kvf_manager_reload(struct kvf_manager *manager, const char *reason)
+{
+    kvf_trust_reload(&manager->trust, reason);
+}
+
 /* ---- draining ---- */
 
 static void look_again(struct kvf_manager *manager)
@@ -288,6 +307,7 @@ int kvf_manager_exit_code(const struct kvf_manager *manager)
 bool kvf_manager_destroy(struct kvf_manager *manager)
 {
     bool clean = manager->state == MANAGER_CLOSED;
+    kvf_audit_flush(manager->trust.audit); /* the gauges are the last line */
     log_gauges(manager, clean ? "CLOSED: " : "CLOSED by force: ");
     if (clean)
         manager_release(manager);

@@ -21,6 +21,8 @@ struct kvf_manager;
 KVF_MUST_USE struct kvf_status kvf_manager_create(const struct kvf_config *config,
                                                   struct kvf_loop *loop, struct kvf_manager **give,
                                                   struct kvf_why *why);
+/* Read certificate, key, authorities and ACL again; what is bad stays as it was, and is logged. */
+void kvf_manager_reload(struct kvf_manager *manager, const char *reason);
 /* Begin to drain; again: nothing. The loop is stopped when it is over. */
 void kvf_manager_drain(struct kvf_manager *manager, const char *reason);
 /* After the loop has stopped: 0 drained, 3 forced. */

@@ -40,16 +40,17 @@ static struct kvf_status probe_port(const char *flag, const char *text, struct k
                                            : "name an address of this host");
 }
 
-/* Better no daemon than one that seems to keep rights which it does not look at. */
-static struct kvf_status refuse_what_is_not_kept(const struct kvf_config *config,
-                                                 struct kvf_why *why)
+static struct kvf_status start_trust(struct kvf_manager *manager, struct kvf_why *why)
 {
-    if (config->acl == NULL)
-        return kvf_ok();
-    return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_INVALID, 0),
-                       "--acl %s: this version does not keep rights per identity: leave it out and "
-                       "listen on loopback only, or join hosts by a tunnel",
-                       config->acl);
+    const struct kvf_config *config = manager->config;
+    struct kvf_trust_options options = {
+        .loop = manager->loop,
+        .tls = {config->tls_cert, config->tls_key, config->tls_ca},
+        .acl = config->acl,
+        .rights_changed = manager_rights_changed,
+        .context = manager,
+    };
+    return kvf_trust_open(&manager->trust, &options, why);
 }
 
 static struct kvf_status prepare_run_dir(struct kvf_manager *manager, struct kvf_why *why)
@@ -181,15 +182,16 @@ static struct kvf_status start_index(struct kvf_manager *manager)
 static struct kvf_status start_sources(struct kvf_manager *manager)
 {
     const struct kvf_config *config = manager->config;
-    manager->tls = (struct kvf_rpc_tls){config->tls_cert, config->tls_key, config->tls_ca};
     struct kvf_sources_options options = {
         .source = {.loop = manager->loop,
                    .rpc = manager->rpc,
                    .transport = manager->transport,
-                   .tls = config->tls_cert != NULL ? &manager->tls : NULL,
+                   .tls = manager->trust.tls,
                    .node_id = config->node_id,
                    .boot_epoch = manager->boot_epoch,
                    .stats = &manager->pull_stats},
+        .acl = manager->trust.acl,
+        .audit = manager->trust.audit,
     };
     (void)!getrandom(&options.source.process_instance, sizeof(options.source.process_instance), 0);
     return kvf_sources_create(&options, &manager->sources);
@@ -265,6 +267,8 @@ static struct kvf_status start_services(struct kvf_manager *manager, struct kvf_
         .boot_epoch = manager->boot_epoch,
         .max_blocks_per_read = (uint32_t)config->max_blocks_per_read,
         .per_identity_limit_bytes = config->query_limit_per_identity_bytes,
+        .acl = manager->trust.acl,
+        .audit = manager->trust.audit,
     };
     struct kvf_engines_options engines = {
         .loop = manager->loop,
@@ -276,6 +280,8 @@ static struct kvf_status start_services(struct kvf_manager *manager, struct kvf_
         .boot_epoch = manager->boot_epoch,
         .per_instance_limit_bytes = config->query_limit_per_instance_bytes,
         .query_timeout_ns = config->query_timeout_s * KVF_NS_PER_S,
+        .acl = manager->trust.acl,
+        .audit = manager->trust.audit,
         .left = engine_left,
         .context = manager,
     };
@@ -301,9 +307,9 @@ static struct kvf_status start_servers(struct kvf_manager *manager, struct kvf_w
                            manager->admin_path, strerror(errno));
     if (config->listen == NULL)
         return kvf_ok();
-    return kvf_rpc_server_start(
-        manager->rpc, config->listen, config->tls_cert != NULL ? &manager->tls : NULL,
-        manager->peer_methods, KVF_PEERS_METHODS + 1, &manager->peer_server, why);
+    return kvf_rpc_server_start(manager->rpc, config->listen, manager->trust.tls,
+                                manager->peer_methods, KVF_PEERS_METHODS + 1, &manager->peer_server,
+                                why);
 }
 
 static struct kvf_status start_view(struct kvf_manager *manager, struct kvf_why *why)
@@ -385,6 +391,7 @@ void manager_release(struct kvf_manager *manager)
     kvf_index_destroy(manager->index, false);
     kvf_store_close(manager->store);
     kvf_rpc_destroy(manager->rpc);
+    kvf_trust_close(&manager->trust);
     kvf_transport_close(manager->transport);
     kvf_worker_destroy(manager->worker);
     kvf_pool_destroy(manager->pool, false);
@@ -418,7 +425,7 @@ struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     manager->config = config;
     manager->loop = loop;
-    struct kvf_status status = refuse_what_is_not_kept(config, why);
+    struct kvf_status status = start_trust(manager, why);
     if (kvf_is_ok(status))
         status = probe_port("--listen", config->listen, why);
     if (kvf_is_ok(status))

@@ -13,6 +13,7 @@
 #include "server/peers.h"
 #include "server/put.h"
 #include "server/sources.h"
+#include "server/trust.h"
 #include "server/view.h"
 
 #define KVF_DRIVES_MAX 64
@@ -54,7 +55,7 @@ struct kvf_manager {
     struct kvf_rpc_method peer_methods[KVF_PEERS_METHODS + 1]; /* and health */
     struct kvf_rpc_method admin_methods[KVF_ADMIN_METHODS];
     struct kvf_view *view;
-    struct kvf_rpc_tls tls;
+    struct kvf_trust trust;
     char engine_path[256], admin_path[256];
     bool made_run_dir;
 
@@ -71,6 +72,8 @@ void manager_set_state(struct kvf_manager *manager, enum manager_state to);
 /* What the Manager does for the admin service, and shows over HTTP. */
 struct kvf_admin_actions manager_admin_actions(struct kvf_manager *manager);
 struct kvf_view_source manager_view_source(struct kvf_manager *manager);
+/* The ACL says something else now; context is the Manager. */
+void manager_rights_changed(void *context);
 /* Free everything that was started; its servers have stopped. */
 void manager_release(struct kvf_manager *manager);
 

@@ -166,7 +166,7 @@ static void start_queries(struct node *node, uint64_t bytes)
                                        .max_lease_ns = 60 * KVF_NS_PER_S};
 }
 
-static void start_serving(struct node *node, uint64_t bytes)
+static void start_serving(struct node *node, uint64_t bytes, const struct node_options *how)
 {
     struct kvf_peers_options options = {.loop = node_loop,
                                         .transport = node->transport,
@@ -175,7 +175,9 @@ static void start_serving(struct node *node, uint64_t bytes)
                                         .node_id = "node",
                                         .boot_epoch = 7,
                                         .max_blocks_per_read = 64,
-                                        .per_identity_limit_bytes = bytes};
+                                        .per_identity_limit_bytes = bytes,
+                                        .acl = how->acl,
+                                        .audit = how->audit};
     struct kvf_why why = {.text = ""};
     assert_true(kvf_is_ok(kvf_peers_create(&options, &node->peers)));
     kvf_peers_methods(node->peers, node->methods);
@@ -201,7 +203,7 @@ void node_start(struct node *node, const struct node_options *options)
         open_store(node, options->faulty);
     start_index(node);
     start_queries(node, bytes);
-    start_serving(node, bytes);
+    start_serving(node, bytes, options);
 }
 
 /* ---- stopping ---- */

@@ -20,6 +20,8 @@ struct node_options {
     bool
         faulty; /* its reads and writes pass through storage's faulty engine; one such node at a time */
     const char *peers[2]; /* addresses of sources, NULL: no more */
+    const struct kvf_acl *acl;
+    struct kvf_audit *audit;
 };
 
 struct node {

@@ -8,11 +8,17 @@
  *   CLOSING   nothing new; call and lane are being closed, leases end as their I/O does
  *   (freed)   when call, lane and the last lease are gone
  *
+ * With an ACL, an identity that it does not name is told DENIED and gets no session. One that it names gets one for any
+ * tenant; without the right to read that tenant, Reads and Lookups are answered as if nothing were there, in the same
+ * number of bytes: what an identity may not read it cannot learn of, not even that there is such a tenant.
+ *
  * Bytes from a peer, and a peer that does not read, end its session at worst. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_PEERS_H
 #define KVFERRY_SERVER_PEERS_H
 
 #include "proto/rpc/rpc.h"
+#include "server/acl.h"
+#include "server/audit.h"
 #include "server/lease.h"
 #include "transport/transport.h"
 
@@ -35,6 +41,8 @@ struct kvf_peers_options {
     uint64_t boot_epoch;
     uint32_t max_blocks_per_read;
     uint64_t per_identity_limit_bytes;
+    const struct kvf_acl *acl; /* NULL: everybody may read everything */
+    struct kvf_audit *audit;   /* NULL: nobody keeps it */
 };
 
 KVF_MUST_USE struct kvf_status kvf_peers_create(const struct kvf_peers_options *options,
@@ -49,6 +57,8 @@ void kvf_peers_methods(struct kvf_peers *peers, struct kvf_rpc_method methods[KV
 /* From now on: DRAINING at Hello, Lookup and Read, a DrainNotice to everybody, queued Reads are
  * refused; a session is closed when its last lease has ended. */
 void kvf_peers_drain(struct kvf_peers *peers);
+/* The ACL says something else now: sessions that have no right to be end. */
+void kvf_peers_rights_changed(struct kvf_peers *peers);
 /* End every session now. */
 void kvf_peers_force(struct kvf_peers *peers);
 uint64_t kvf_peers_sessions(const struct kvf_peers *peers);

@@ -2,10 +2,33 @@
 #include "proto/peer.pb-c.h"
 #include "server/node_fixture.h"
 
+#include <stdio.h>
+
 static struct node node;
 static struct kvf_transport *consumer_transport;
 static struct kvf_arena consumer_arena;
 static const struct kvf_arena *consumer_arenas[1] = {&consumer_arena};
+
+/* What is audited. */
+static struct kvf_audit *audit;
+static char lines[100][400];
+static unsigned line_count;
+
+static void note(void *context, const char *line)
+{
+    (void)context;
+    assert_true(line_count < 100);
+    (void)snprintf(lines[line_count++], sizeof(lines[0]), "%s", line);
+}
+
+/* How many lines have all of this in them. */
+static unsigned lines_with(const char *one, const char *other)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < line_count; i++)
+        count += strstr(lines[i], one) != NULL && strstr(lines[i], other) != NULL;
+    return count;
+}
 
 /* A consumer by hand: one call, one lane, and what came down. */
 struct consumer {
@@ -209,15 +232,34 @@ static void cancel(struct consumer *consumer, uint64_t id)
     up(consumer, &message);
 }
 
-static int set_up(void **state)
+static int set_up_with(const struct kvf_acl *acl)
 {
-    (void)state;
     node_set_up();
-    node_start(&node, &(struct node_options){.ssd = true, .pool_bytes = 64 * KVF_MIB});
+    line_count = 0;
+    assert_true(kvf_is_ok(kvf_audit_create(node_loop, note, NULL, &audit)));
+    node_start(&node, &(struct node_options){
+                          .ssd = true, .pool_bytes = 64 * KVF_MIB, .acl = acl, .audit = audit});
     assert_true(kvf_is_ok(kvf_arena_create(NODE_BLOCK_BYTES, 0, false, &consumer_arena, NULL)));
     struct kvf_transport_options options = {
         .loop = node_loop, .arenas = consumer_arenas, .arena_count = 1};
     return kvf_is_ok(kvf_transport_open("tcp", &options, &consumer_transport, NULL)) ? 0 : -1;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return set_up_with(NULL);
+}
+
+/* Nobody here has a certificate, so nobody can be in it. */
+static struct kvf_acl *acl;
+
+static int set_up_strangers(void **state)
+{
+    static const char text[] = "{\"identities\": {\"spiffe://x/b\": {\"t\": [\"read\"]}}}";
+    (void)state;
+    assert_true(kvf_is_ok(kvf_acl_parse("test", text, strlen(text), &acl, NULL)));
+    return set_up_with(acl);
 }
 
 static int tear_down(void **state)
@@ -227,6 +269,9 @@ static int tear_down(void **state)
     kvf_transport_close(consumer_transport);
     kvf_arena_close(&consumer_arena);
     node_stop(&node);
+    kvf_audit_destroy(audit);
+    kvf_acl_close(acl);
+    acl = NULL;
     node_tear_down();
     return 0;
 }
@@ -581,6 +626,140 @@ static void lookup__keys_of_every_kind__are_answered_in_order(void **state)
     put_abort(put);
 }
 
+/* ---- nonces ---- */
+
+static void connect_lane(struct consumer *consumer, const struct consumer *whose)
+{
+    assert_true(kvf_is_ok(kvf_lane_connect(consumer_transport, whose->data_address, &whose->nonces,
+                                           kvf_clock_now_ns() + KVF_NS_PER_S, &lane_events,
+                                           consumer, &consumer->lane)));
+}
+
+/* A nonce belongs to the session, and so to the identity, that it was told to: whoever else says it opens that session's
+ * lane, not one of his own, and what he asks for on his call is never sent there. */
+static void nonce__of_another_session__opens_no_lane_of_ones_own(void **state)
+{
+    (void)state;
+    struct consumer victim, thief;
+    node_put(&node, 1);
+    call(&victim);
+    say_hello(&victim, KVF_PEER_VERSION, "t", "tcp");
+    call(&thief);
+    say_hello(&thief, KVF_PEER_VERSION, "u", "tcp");
+    node_run_until(victim.welcomes == 1 && thief.welcomes == 1);
+    connect_lane(&thief, &victim);
+    node_run_until(thief.lane_open);
+    node_run_until(thief.call == NULL); /* its own lane has not opened in time */
+    assert_int_equal(thief.status.code, KVF_DEADLINE);
+    /* Used up: its owner cannot open the lane any more, and gives the session up. */
+    connect_lane(&victim, &victim);
+    node_run_until(victim.lane == NULL);
+    assert_false(victim.lane_open);
+    hang_up(&thief);
+    hang_up(&victim);
+}
+
+static void nonce__said_again_or_too_late__opens_nothing(void **state)
+{
+    (void)state;
+    struct consumer consumer, again = {0};
+    open_session(&consumer);
+    connect_lane(&again, &consumer);
+    node_run_until(again.lane == NULL);
+    assert_false(again.lane_open);
+    hang_up(&consumer);
+    connect_lane(&again, &consumer); /* its session is gone */
+    node_run_until(again.lane == NULL);
+    assert_false(again.lane_open);
+
+    call(&consumer);
+    say_hello(&consumer, KVF_PEER_VERSION, "t", "tcp");
+    node_run_until(consumer.call == NULL); /* a second has passed */
+    connect_lane(&again, &consumer);
+    node_run_until(again.lane == NULL);
+    assert_false(again.lane_open);
+    hang_up(&consumer);
+}
+
+/* ---- rights, and what is told of them ---- */
+
+static void stranger__session_and_lookup__denied_before_anything_is_said(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    struct kvf_key key = node_key(1);
+    ProtobufCBinaryData keys[] = {{.len = key.length, .data = key.bytes}};
+    node_put(&node, 1);
+    call(&consumer);
+    node_run_until(consumer.call == NULL);
+    assert_int_equal(consumer.status.code, KVF_DENIED);
+    hang_up(&consumer);
+    answers = 0;
+    assert_int_equal(look_up(NODE_SPACE, keys, 1), KVF_DENIED);
+    assert_int_equal(answers, 0);
+    assert_int_equal(
+        lines_with("denied identity=- tenant=-", "what=session reason=unknown_identity"), 1);
+    assert_int_equal(
+        lines_with("denied identity=- tenant=-", "what=lookup reason=unknown_identity"), 1);
+    assert_int_equal(line_count, 2);
+    assert_int_equal(kvf_peers_sessions(node.peers), 0);
+}
+
+static void audit__reads_of_every_outcome__one_line_each(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    node_put(&node, 1);
+    open_session(&consumer);
+    read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == 1 && node.counters.serve.blocks == 1);
+    release(&consumer, 1);
+    read_blocks(&consumer, 2, NODE_SPACE, 7, 3, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == 2);
+    release(&consumer, 2);
+    read_blocks(&consumer, 3, NODE_SPACE, 1, 64, 128 * KVF_MIB); /* more than the pool has */
+    node_run_until(consumer.refusals == 1);
+    hang_up(&consumer);
+    node_run_until(kvf_peers_sessions(node.peers) == 0);
+    assert_int_equal(
+        lines_with("read identity=- tenant=t id=1 blocks=1 hits=1 sent=1 bytes=1048576",
+                   "outcome=OK"),
+        1);
+    assert_int_equal(lines_with("id=1 ", " key=016b"), 1);
+    assert_int_equal(lines_with("id=2 blocks=3 hits=0 sent=0 bytes=0", "outcome=NOT_FOUND"), 1);
+    assert_int_equal(lines_with("id=3 blocks=64", "outcome=TOO_LARGE"), 1);
+    assert_int_equal(line_count, 3);
+}
+
+static void audit__read_cut_off_by_the_session__one_line(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    struct put *put = node_begin(&node, 1);
+    open_session(&consumer);
+    read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == 1);
+    hang_up(&consumer);
+    node_run_until(kvf_peers_sessions(node.peers) == 0);
+    assert_int_equal(lines_with("read ", "id=1 blocks=1 hits=0"), 1);
+    assert_int_equal(line_count, 1);
+    put_abort(put);
+}
+
+static void audit__forced_end__one_line(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    open_session(&consumer);
+    kvf_peers_force(node.peers);
+    kvf_peers_force(node.peers);
+    node_run_until(consumer.call == NULL);
+    hang_up(&consumer);
+    assert_int_equal(lines_with("forced identity=- tenant=t", "reason=drain"), 1);
+    assert_int_equal(line_count, 1);
+}
+
+#define STRANGERS_TEST(name) cmocka_unit_test_setup_teardown(name, set_up_strangers, tear_down)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -600,6 +779,12 @@ int main(void)
         TEST(drain__queued_read__is_refused_and_its_session_ends),
         TEST(lookup__keys_of_every_kind__are_answered_in_order),
         TEST(lookup__half_a_million_empty_keys__is_invalid),
+        TEST(nonce__of_another_session__opens_no_lane_of_ones_own),
+        TEST(nonce__said_again_or_too_late__opens_nothing),
+        STRANGERS_TEST(stranger__session_and_lookup__denied_before_anything_is_said),
+        TEST(audit__reads_of_every_outcome__one_line_each),
+        TEST(audit__read_cut_off_by_the_session__one_line),
+        TEST(audit__forced_end__one_line),
     };
     return cmocka_run_group_tests_name("server/peers", tests, NULL, NULL);
 }

@@ -89,6 +89,16 @@ static struct kvf_status judge_address(const struct kvf_sources *sources, const 
     return kvf_ok();
 }
 
+/* Whose bytes are believed. */
+static bool may_serve(void *context, const char *tenant, const char *identity)
+{
+    const struct kvf_sources *sources = context;
+    if (kvf_acl_may(sources->options.acl, identity, tenant, KVF_RIGHT_SERVE))
+        return true;
+    kvf_audit_denied(sources->options.audit, identity, tenant, "serve", "no_right");
+    return false;
+}
+
 static struct kvf_status add(struct kvf_sources *sources, const char *address, const char *tenant,
                              struct slot **give)
 {
@@ -106,6 +116,8 @@ static struct kvf_status add(struct kvf_sources *sources, const char *address, c
     struct kvf_source_options options = sources->options.source;
     options.address = slot->address;
     options.tenant = slot->tenant;
+    options.may_serve = may_serve;
+    options.context = sources;
     struct kvf_status status = kvf_source_create(&options, &slot->source);
     if (!kvf_is_ok(status)) {
         free(slot);
@@ -133,6 +145,15 @@ struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *addr
     kvf_list_push_back(&sources->slots, &slot->node);
     *source = slot->source;
     return kvf_ok();
+}
+
+void kvf_sources_rights_changed(struct kvf_sources *sources)
+{
+    kvf_list_for_each (node, &sources->slots) {
+        struct slot *slot = kvf_container(node, struct slot, node);
+        if (slot->state == SLOT_OPEN)
+            kvf_source_rights_changed(slot->source);
+    }
 }
 
 void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context)

@@ -5,13 +5,17 @@
 #define KVFERRY_SERVER_SOURCES_H
 
 #include "client/pull/pull.h"
+#include "server/acl.h"
+#include "server/audit.h"
 
 struct kvf_sources;
 
 #define KVF_SOURCES_MAX 256 /* hints come from engines: their number is bounded here */
 
 struct kvf_sources_options {
-    struct kvf_source_options source; /* address and tenant are set per source */
+    struct kvf_source_options source; /* address, tenant and may_serve are set per source */
+    const struct kvf_acl *acl;        /* NULL: everybody may serve everything */
+    struct kvf_audit *audit;          /* NULL: nobody keeps it */
 };
 
 KVF_MUST_USE struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
@@ -21,6 +25,8 @@ KVF_MUST_USE struct kvf_status kvf_sources_create(const struct kvf_sources_optio
  * is open. The tenant is that of the namespace ns. */
 KVF_MUST_USE struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address,
                                                 const char *ns, struct kvf_source **source);
+/* The ACL says something else now: sessions with sources that may not serve any more are ended. */
+void kvf_sources_rights_changed(struct kvf_sources *sources);
 /* Close all; `closed` runs once, from the loop, when nothing of theirs is in flight. */
 void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context);
 /* After `closed`, or before anything was ever found. NULL is fine. */

@@ -96,6 +96,12 @@ static uint64_t source_errors(void)
     return testbed_stats(&testbed.source).protocol_errors;
 }
 
+static bool source_is_open(void *argument)
+{
+    (void)argument;
+    return testbed.source.opened;
+}
+
 /* A raw consumer whose lane is open at the source. */
 static int raw_consumer(void)
 {
@@ -186,6 +192,38 @@ static void port__garbage__ended_counted_and_lanes_still_open(void **state)
     testbed_lanes_open();
 }
 
+/* None of them opens anything, each is counted, and the lane that they were after still opens. */
+static void port__ten_thousand_guessed_nonces__none_opens_and_the_right_one_does(void **state)
+{
+    (void)state;
+    enum { GUESSES = 10000, AT_ONCE = 50 };
+    testbed_invite(TESTBED_WAIT_S * 1000);
+    for (unsigned guess = 0; guess < GUESSES; guess += AT_ONCE) {
+        int fds[AT_ONCE];
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            struct kvf_nonce nonce = testbed.nonces.connect;
+            uint8_t greeting[TCP_GREETING_BYTES];
+            if ((guess + i) % 2 == 0) /* every second one is as near as can be */
+                nonce.bytes[testbed_random(KVF_NONCE_BYTES)] ^= (uint8_t)(1 << testbed_random(8));
+            else
+                for (unsigned byte = 0; byte < KVF_NONCE_BYTES; byte++)
+                    nonce.bytes[byte] = (uint8_t)testbed_random(256);
+            tcp_greeting_write(&nonce, greeting);
+            fds[i] = raw_connect();
+            raw_send(fds[i], greeting, sizeof(greeting));
+        }
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            char byte; /* the lane's thread refuses, our loop has no part in it */
+            assert_true(recv(fds[i], &byte, 1, 0) <= 0);
+            (void)close(fds[i]);
+        }
+    }
+    assert_int_equal(source_errors(), GUESSES);
+    assert_false(testbed.source.opened);
+    testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
+    testbed_wait(source_is_open, NULL);
+}
+
 static void port__other_version__ended(void **state)
 {
     (void)state;
@@ -220,12 +258,6 @@ static void port__says_nothing__ended_after_its_time(void **state)
     int fd = raw_connect();
     raw_wait_end(fd);
     assert_int_equal(source_errors(), 1);
-}
-
-static bool source_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.source.opened;
 }
 
 static void port__greeting_byte_by_byte__opens(void **state)
@@ -575,6 +607,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(port__garbage__ended_counted_and_lanes_still_open),
+        TEST(port__ten_thousand_guessed_nonces__none_opens_and_the_right_one_does),
         TEST(port__other_version__ended),
         TEST(port__closes_in_the_middle_of_its_greeting__counted),
         TEST(port__says_nothing__ended_after_its_time),

@@ -3,6 +3,7 @@
 #include "base/test.h"
 
 #include <string.h>
+#include <sys/random.h>
 
 static const struct tcp_header sample = {
     .read = 0x1122334455667788, .offset = 0x99aabbccddeeff00, .block = 0xdeadbeef, .length = 4096};
@@ -75,6 +76,27 @@ static void greeting__any_bit_wrong__not_ours_or_not_the_nonce(void **state)
     }
 }
 
+static void nonce__a_million_guesses__none_is_it(void **state)
+{
+    (void)state;
+    struct kvf_nonce nonce, guess;
+    uint8_t bytes[TCP_GREETING_BYTES];
+    uint64_t random = 88172645463325252u; /* xorshift */
+    assert_int_equal(getrandom(&nonce, sizeof(nonce), 0), sizeof(nonce));
+    for (unsigned i = 0; i < 1000000; i++) {
+        for (unsigned word = 0; word < KVF_NONCE_BYTES / 8; word++) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            memcpy(guess.bytes + 8 * word, &random, 8);
+        }
+        tcp_greeting_write(&guess, bytes);
+        assert_false(tcp_greeting_has_nonce(bytes, &nonce));
+    }
+    tcp_greeting_write(&nonce, bytes);
+    assert_true(tcp_greeting_has_nonce(bytes, &nonce));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -83,6 +105,7 @@ int main(void)
         cmocka_unit_test(header__length_that_no_frame_has__refused),
         cmocka_unit_test(header__any_bit_of_its_mark_wrong__refused),
         cmocka_unit_test(greeting__any_bit_wrong__not_ours_or_not_the_nonce),
+        cmocka_unit_test(nonce__a_million_guesses__none_is_it),
     };
     return cmocka_run_group_tests_name("tcp_wire", tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ struct puller {
     struct kvf_pool *pool;
     struct kvf_transport *transport;
     struct kvf_source *source;
-    struct kvf_rpc_tls tls;
+    struct kvf_rpc_tls *tls; /* NULL: plaintext */
     struct kvf_pull_stats stats;
     struct kvf_lookup lookup;
     struct kvf_pull pull;
@@ -61,15 +61,23 @@ static struct kvf_status open_source(struct puller *puller)
                                          .transport = puller->transport,
                                          .address = puller->options->source,
                                          .tenant = tenant,
-                                         .tls = puller->tls.ca_path != NULL ? &puller->tls : NULL,
+                                         .tls = puller->tls,
                                          .node_id = "kvferry-pull",
                                          .process_instance = instance,
                                          .stats = &puller->stats};
     return kvf_source_create(&options, &puller->source);
 }
 
+static struct kvf_status open_tls(struct puller *puller, struct kvf_why *why)
+{
+    const struct cli_options *options = puller->options;
+    struct kvf_rpc_tls_files files = {options->tls_cert, options->tls_key, options->tls_ca};
+    return options->tls_cert != NULL ? kvf_rpc_tls_open(&files, &puller->tls, why) : kvf_ok();
+}
+
 static struct kvf_status open_parts(struct puller *puller, struct kvf_why *why)
 {
+    KVF_TRY(open_tls(puller, why));
     KVF_TRY(kvf_loop_create(&puller->loop));
     KVF_TRY(kvf_rpc_create(puller->loop, &puller->rpc));
     KVF_TRY(kvf_pool_create(POOL_BYTES, false, &puller->pool, why));
@@ -90,6 +98,7 @@ static void close_parts(struct puller *puller)
         kvf_loop_run_once(puller->loop, -1);
     kvf_transport_close(puller->transport);
     kvf_rpc_destroy(puller->rpc);
+    kvf_rpc_tls_close(puller->tls);
     kvf_pool_destroy(puller->pool, false);
     kvf_loop_destroy(puller->loop);
 }
@@ -278,7 +287,6 @@ enum words_exit cli_pull(const struct cli_options *options, char **arguments, si
     struct kvf_key *keys = NULL;
     struct puller puller = {.options = options,
                             .ns = arguments[0],
-                            .tls = {options->tls_cert, options->tls_key, options->tls_ca},
                             .deadline_ns =
                                 kvf_clock_now_ns() + options->timeout_ms * KVF_NS_PER_MS};
     if (!kvf_is_ok(names_namespace(puller.ns, &why)))

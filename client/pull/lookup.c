@@ -1,7 +1,9 @@
-/* lookup: one unary call per page of keys, on a connection that all look-ups of a source share. */
+/* lookup: one unary call per page of keys, on a connection that all look-ups of a source share. With TLS the first call
+ * of a connection asks for nothing, so that no key is told to who may not serve. */
 #include "client/pull/source.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 /* The answer comes out of an index: who takes longer than this is not there. */
 #define LOOKUP_MAX_NS KVF_NS_PER_S
@@ -12,6 +14,8 @@ static uint32_t page_count(const struct kvf_lookup *lookup)
 {
     _Static_assert(WIRE_MAX_BLOCKS <= KVF_PEER_MAX_LOOKUP_KEYS, "a page is one Lookup");
     uint32_t left = lookup->block_count - lookup->first;
+    if (lookup->introduces)
+        return 0;
     return left < WIRE_MAX_BLOCKS ? left : WIRE_MAX_BLOCKS;
 }
 
@@ -39,12 +43,14 @@ static void message(struct kvf_rpc_call *call, void *user, struct kvf_bytes byte
         !source_may_serve(source, call)) {
         lookup->answered = false;
         lookup->failure = pull_fail(KVF_UNAVAILABLE);
+        source->lookup_known = false;
         kvf_rpc_call_cancel(call);
         return;
     }
     for (uint32_t i = 0; i < count; i++)
         take_block(&lookup->blocks[lookup->first + i], reply->blocks[i]);
     lookup->answered = true;
+    source->lookup_known = true;
     source_answered(source);
     if (reply->draining)
         source_drains(source);
@@ -72,6 +78,7 @@ static struct kvf_status why_not(const struct kvf_lookup *lookup)
 /* gRPC would go on failing for a while, by its own back-off; ours is enough. */
 static void drop_channel(struct kvf_source *source)
 {
+    source->lookup_known = false;
     kvf_list_for_each (node, &source->lookups)
         if (kvf_container(node, struct kvf_lookup, node)->call != NULL)
             return;
@@ -85,14 +92,15 @@ static void closed(struct kvf_rpc_call *call, void *user, struct kvf_status stat
     struct kvf_lookup *lookup = user;
     struct kvf_source *source = lookup->source;
     (void)call;
-    (void)status;
-    (void)text;
     lookup->call = NULL;
     if (lookup->answered)
         lookup->first += page_count(lookup);
     else
         lookup->failure = why_not(lookup);
     if (lookup->failure.code == KVF_UNAVAILABLE) {
+        if (status.code != KVF_CANCELLED) /* else it was we who gave it up */
+            kvf_log_warning("pull", "Lookup at %s failed: %s: %s", source->address,
+                            kvf_code_name(status.code), text);
         source_back_off(source, lookup->failure);
         drop_channel(source);
     }
@@ -119,7 +127,8 @@ static struct kvf_status send_keys(struct kvf_lookup *lookup)
 {
     ProtobufCBinaryData keys[WIRE_MAX_BLOCKS];
     Kvferry__LookupRequest request = KVFERRY__LOOKUP_REQUEST__INIT;
-    request.namespace_ = (char *)(uintptr_t)lookup->namespace;
+    if (!lookup->introduces)
+        request.namespace_ = (char *)(uintptr_t)lookup->namespace;
     request.n_keys = page_count(lookup);
     request.keys = keys;
     for (uint32_t i = 0; i < request.n_keys; i++) {
@@ -146,10 +155,13 @@ static struct kvf_status start_call(struct kvf_lookup *lookup, uint64_t left_ns)
                               &lookup->call);
 }
 
+/* Who answers is known only when he has: the first call of a connection names no key. */
 static void ask(struct kvf_lookup *lookup)
 {
+    const struct kvf_source *source = lookup->source;
     uint64_t left_ns = kvf_clock_left_ns(lookup->deadline_ns, kvf_clock_now_ns());
     lookup->answered = false;
+    lookup->introduces = source->options.tls != NULL && !source->lookup_known;
     if (left_ns == 0) {
         fail_soon(lookup, pull_fail(KVF_DEADLINE));
         return;

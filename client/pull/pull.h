@@ -37,17 +37,17 @@ struct kvf_source_options {
     struct kvf_loop *loop;
     struct kvf_rpc *rpc;
     struct kvf_transport *transport;
-    const char *address;           /* HOST:PORT of the source's --listen; copied */
-    const char *tenant;            /* copied */
-    const struct kvf_rpc_tls *tls; /* NULL: plaintext; borrowed for life */
-    const char *node_id;           /* ours; borrowed for life */
-    uint64_t boot_epoch;           /* ours */
-    uint64_t process_instance;     /* random per start */
-    bool speculative; /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
+    const char *address;       /* HOST:PORT of the source's --listen; copied */
+    const char *tenant;        /* copied */
+    struct kvf_rpc_tls *tls;   /* NULL: plaintext; borrowed for life */
+    const char *node_id;       /* ours; borrowed for life */
+    uint64_t boot_epoch;       /* ours */
+    uint64_t process_instance; /* random per start */
+    bool speculative;          /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
     struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
     /* May this identity (the source's one URI SAN; empty without TLS) serve this tenant? Answered at
-     * once, before anything is asked of it. NULL: anyone may. */
-    bool (*may_serve)(void *context, const char *identity);
+     * once. With TLS no key is told to who may not, without it nothing that he says is believed. NULL: anyone may. */
+    bool (*may_serve)(void *context, const char *tenant, const char *identity);
     /* The source told us that it drains, or came back as another boot: nothing to do but to know.
      * May be NULL. */
     void (*draining)(void *context, struct kvf_source *source);
@@ -59,6 +59,8 @@ KVF_MUST_USE struct kvf_status kvf_source_create(const struct kvf_source_options
 /* End the session. Pulls that are open end with CANCELLED; `closed` runs once when nothing of ours
  * is in flight any more and the source's memory is gone. */
 void kvf_source_close(struct kvf_source *source, void (*closed)(void *context), void *context);
+/* may_serve would answer otherwise now: a session with a source that may not serve any more is ended. */
+void kvf_source_rights_changed(struct kvf_source *source);
 /* True when no pull and no lookup is open: the caller may close it without harm. */
 bool kvf_source_is_idle(const struct kvf_source *source);
 /* DRAINING was told and no new session has been opened since; misses until a READY daemon is there
@@ -161,7 +163,8 @@ struct kvf_lookup {
     struct kvf_list node;
     struct kvf_rpc_call *call;
     struct kvf_status failure;
-    uint32_t first; /* of the page of blocks that is being asked for */
+    uint32_t first;  /* of the page of blocks that is being asked for */
+    bool introduces; /* this call names no key: it wants to hear who answers */
     bool answered;
 };
 

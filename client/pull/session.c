@@ -7,6 +7,7 @@
 #include "client/pull/read.h"
 #include "client/pull/results.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +70,9 @@ static void gone(struct kvf_post *post)
     if (!kvf_is_ok(why) && !session->answered)
         source_back_off(source, why);
     if (!kvf_is_ok(why) && !source->closing)
-        kvf_log_info("pull", "session with %s ended: %s", source->address, kvf_code_name(why.code));
+        kvf_log(was_open ? KVF_LOG_INFO : KVF_LOG_WARNING, "pull", "session with %s ended: %s%s%s",
+                source->address, kvf_code_name(why.code), session->text[0] != '\0' ? ": " : "",
+                session->text);
     free(session);
     source_session_gone(source, was_open, why);
     source_settle(source);
@@ -131,8 +134,9 @@ static void call_closed(struct kvf_rpc_call *call, void *user, struct kvf_status
     struct session *session = user;
     struct kvf_source *source = session->source;
     (void)call;
-    (void)text;
     session->call = NULL;
+    if (session->state != SESSION_ENDING)
+        (void)snprintf(session->text, sizeof(session->text), "%s", text);
     /* The codes that tell a caller something; all others mean that there is nobody to talk to. */
     bool telling = status.code == KVF_BUSY || status.code == KVF_DRAINING;
     session_end(session, telling ? status : pull_fail(KVF_UNAVAILABLE));

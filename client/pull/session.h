@@ -27,6 +27,7 @@ struct session {
     uint64_t number; /* among those of this source, from 1 */
     enum session_state state;
     struct kvf_status why; /* of LEAVING and ENDING */
+    char text[256];        /* what the call said of its end, for the log */
     struct kvf_rpc_channel *channel;
     struct kvf_rpc_call *call; /* NULL: closed */
     struct kvf_lane *lane;     /* NULL: none yet, or closed */
@@ -43,7 +44,7 @@ struct session {
     uint32_t max_open_reads;
 
     uint64_t last_id;
-    struct kvf_list reads; /* open ones, oldest first */
+    struct kvf_list reads;          /* open ones, oldest first */
     struct kvf_list finished_reads; /* whose Release is due */
     uint32_t open_reads;
     uint32_t parked_reads; /* of them: those that hold nothing and only wait for Committed */

@@ -153,7 +153,20 @@ struct kvf_status source_may_try(const struct kvf_source *source)
 bool source_may_serve(const struct kvf_source *source, const struct kvf_rpc_call *call)
 {
     return source->options.may_serve == NULL ||
-           source->options.may_serve(source->options.context, kvf_rpc_call_identity(call));
+           source->options.may_serve(source->options.context, source->tenant,
+                                     kvf_rpc_call_identity(call));
+}
+
+void kvf_source_rights_changed(struct kvf_source *source)
+{
+    struct session *session = source->session;
+    source->lookup_known = false;
+    if (session == NULL || session->call == NULL ||
+        (session->state != SESSION_JOINING && session->state != SESSION_OPEN) ||
+        source_may_serve(source, session->call))
+        return;
+    session_end(session, pull_fail(KVF_DENIED));
+    source_settle_soon(source);
 }
 
 void source_drains(struct kvf_source *source)

@@ -32,8 +32,9 @@ struct kvf_source {
     uint32_t free_read_count;
 
     struct kvf_rpc_channel *lookup_channel; /* opened by the first look-up */
-    struct kvf_list lookups;                /* with a call */
-    struct kvf_list failed_lookups;         /* to be told so from the post */
+    bool lookup_known;       /* who answers there has been asked and may serve: keys may be told */
+    struct kvf_list lookups; /* with a call */
+    struct kvf_list failed_lookups; /* to be told so from the post */
 
     struct kvf_post post;
     bool posted;

@@ -751,9 +751,10 @@ static void draining(void *context, struct kvf_source *source)
     fx.draining_calls++;
 }
 
-static bool may_serve(void *context, const char *identity)
+static bool may_serve(void *context, const char *tenant, const char *identity)
 {
     (void)context;
+    assert_string_equal(tenant, "t");
     assert_string_equal(identity, "");
     return !fx.deny;
 }

@@ -80,7 +80,7 @@ void wire_set_block(struct wire *wire, uint32_t i, const struct kvf_key *key, ui
 struct kvf_bytes wire_pack(struct wire *wire, const ProtobufCMessage *message)
 {
     size_t bytes = protobuf_c_message_get_packed_size(message);
-    if (bytes > wire->out_capacity) {
+    if (bytes > wire->out_capacity || wire->out == NULL) { /* an empty message is one, too */
         size_t capacity = bytes < 2048 ? 4096 : 2 * bytes;
         uint8_t *out = realloc(wire->out, capacity);
         if (out == NULL)

@@ -6,15 +6,20 @@
  * is freed under the user's feet. */
 #include "proto/rpc/rpc_internal.h"
 
+#include "base/clock.h"
+
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/impl/codegen/byte_buffer_reader.h>
 #include <grpc/support/alloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define OPS_MAX 3
 /* A status text travels as metadata, of which all together may have 8 KiB, escaped. */
 #define TEXT_MAX_BYTES 1024
+/* Lines about callers without an identity. */
+#define REFUSALS_PER_SECOND 5
 
 /* The events of a call that was never accepted. */
 static const struct kvf_rpc_events nobody = {0};
@@ -164,17 +169,22 @@ void kvf_rpc_call_half_close(struct kvf_rpc_call *call)
     pump(call);
 }
 
-void kvf_rpc_call_finish(struct kvf_rpc_call *call, struct kvf_status status, const char *text)
+static void finish(struct kvf_rpc_call *call, grpc_status_code code, const char *text)
 {
-    kvf_assert(call->server != NULL);
     if (call->out != RPC_OUT_OPEN)
         return;
     call->deaf = true;
     call->out = RPC_OUT_ENDING;
-    call->finish_code = rpc_code_to_grpc((enum kvf_code)status.code);
+    call->finish_code = code;
     if (text != NULL)
         call->finish_text = grpc_slice_from_copied_buffer(text, strnlen(text, TEXT_MAX_BYTES));
     pump(call);
+}
+
+void kvf_rpc_call_finish(struct kvf_rpc_call *call, struct kvf_status status, const char *text)
+{
+    kvf_assert(call->server != NULL);
+    finish(call, rpc_code_to_grpc((enum kvf_code)status.code), text);
 }
 
 void kvf_rpc_call_cancel(struct kvf_rpc_call *call)
@@ -204,6 +214,16 @@ static void call_free(struct kvf_rpc_call *call)
     free(call);
 }
 
+/* gRPC's text, or what it means where that is about TLS. */
+static const char *in_words(const struct kvf_rpc_call *call, struct kvf_status status,
+                            const char *text)
+{
+    const char *words = NULL;
+    if (status.code == KVF_UNAVAILABLE)
+        words = rpc_credentials_explain(text, call->channel->tls, call->heard);
+    return words != NULL ? words : text;
+}
+
 /* Everything of gRPC goes before `closed` runs: its callback may close the channel, even destroy
  * the rpc. */
 static void close_call(struct kvf_rpc_call *call)
@@ -211,10 +231,15 @@ static void close_call(struct kvf_rpc_call *call)
     char *text = call->channel != NULL ? text_of(call->details) : NULL;
     const char *shown = text != NULL ? text : "";
     struct kvf_status status = kvf_ok();
-    if (call->channel != NULL)
+    if (call->fault != NULL) {
+        status = rpc_fail(KVF_DENIED, GRPC_STATUS_UNAUTHENTICATED);
+        shown = call->fault;
+    } else if (call->channel != NULL) {
         status = rpc_code_from_grpc(call->code, shown);
-    else if (call->cancelled != 0)
+        shown = in_words(call, status, shown);
+    } else if (call->cancelled != 0) {
         status = rpc_fail(KVF_CANCELLED, GRPC_STATUS_CANCELLED);
+    }
     out_over(call);
     grpc_slice_unref(call->details);
     grpc_slice_unref(call->finish_text);
@@ -265,14 +290,26 @@ static void receive(struct kvf_rpc_call *call)
     start_batch_and_post(call, &op, 1, &call->receive);
 }
 
-/* Learned once, when it is surely known: a client knows its server only when that has answered. */
-static void learn_peer(struct kvf_rpc_call *call)
+/* Learned once, when it is surely known: a client knows its server only when that has answered. NULL: all is well; else
+ * why this call cannot be: with TLS nobody is spoken to who has no identity. */
+static const char *learn_peer(struct kvf_rpc_call *call)
 {
+    const char *fault = NULL;
     if (call->peer != NULL)
-        return;
+        return NULL;
     call->peer = grpc_call_get_peer(call->call);
     if (call->channel != NULL ? call->channel->tls : call->server->tls)
-        call->identity = rpc_credentials_identity(call->call);
+        call->identity = rpc_credentials_identity(call->call, &fault);
+    return fault;
+}
+
+/* Client side: an answer has come, from a server that may have no identity. Its status may be here already: ours wins. */
+static void hear(struct kvf_rpc_call *call)
+{
+    call->heard = true;
+    call->fault = learn_peer(call);
+    if (call->fault != NULL)
+        kvf_rpc_call_cancel(call);
 }
 
 static void deliver(struct kvf_rpc_call *call, grpc_byte_buffer *buffer)
@@ -303,7 +340,10 @@ static void receive_done(struct rpc_tag *tag, bool ok)
     call->pending--;
     grpc_byte_buffer *buffer = call->received;
     call->received = NULL;
-    learn_peer(call);
+    if (buffer == NULL)
+        (void)learn_peer(call);
+    else if (call->channel != NULL)
+        hear(call);
     if (buffer != NULL) {
         if (ok)
             deliver(call, buffer);
@@ -386,6 +426,17 @@ struct kvf_status kvf_rpc_call_start(struct kvf_rpc_channel *channel, const char
     return kvf_ok();
 }
 
+static void refuse(struct kvf_rpc_call *call, const char *fault)
+{
+    uint64_t suppressed;
+    char text[TEXT_MAX_BYTES];
+    (void)snprintf(text, sizeof(text), "the caller was refused: %s", fault);
+    if (kvf_log_may(&call->server->refusals, REFUSALS_PER_SECOND, kvf_clock_now_ns(), &suppressed))
+        kvf_log_warning("tls", "a call from %s was refused: %s (%llu more since the last line)",
+                        kvf_rpc_call_peer(call), fault, (unsigned long long)suppressed);
+    finish(call, GRPC_STATUS_UNAUTHENTICATED, text);
+}
+
 void rpc_call_serve(struct kvf_rpc_server *server, grpc_call *incoming,
                     const struct kvf_rpc_method *method)
 {
@@ -401,8 +452,10 @@ void rpc_call_serve(struct kvf_rpc_server *server, grpc_call *incoming,
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
                   .data.recv_close_on_server.cancelled = &call->cancelled};
     start_batch_and_post(call, &op, 1, &call->end);
-    learn_peer(call);
-    if (server->state != RPC_SERVER_SERVING)
+    const char *fault = learn_peer(call);
+    if (fault != NULL)
+        refuse(call, fault);
+    else if (server->state != RPC_SERVER_SERVING)
         kvf_rpc_call_finish(call, rpc_fail(KVF_DRAINING, 0), "this server is going away");
     else if (method == NULL)
         kvf_rpc_call_finish(call, rpc_fail(KVF_UNSUPPORTED, 0), "no such method");

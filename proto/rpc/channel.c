@@ -35,14 +35,14 @@ static grpc_channel *open_channel(const char *address, grpc_channel_credentials 
 }
 
 struct kvf_status kvf_rpc_channel_open(struct kvf_rpc *rpc, const char *address,
-                                       const struct kvf_rpc_tls *tls, struct kvf_rpc_channel **give,
+                                       struct kvf_rpc_tls *tls, struct kvf_rpc_channel **give,
                                        struct kvf_why *why)
 {
     KVF_TRY(rpc_address_check(address, why));
-    grpc_channel_credentials *credentials = NULL;
-    KVF_TRY(rpc_credentials_client(tls, &credentials, why));
+    grpc_channel_credentials *credentials = rpc_credentials_client(tls);
     struct kvf_rpc_channel *channel = calloc(1, sizeof(*channel));
-    if (channel == NULL) {
+    if (channel == NULL || credentials == NULL) {
+        free(channel);
         grpc_channel_credentials_release(credentials);
         return rpc_fail(KVF_NO_MEMORY, 0);
     }

@@ -178,7 +178,7 @@ void kvf_rpc_destroy(struct kvf_rpc *rpc)
 }
 
 struct kvf_status kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address,
-                                       const struct kvf_rpc_tls *tls,
+                                       struct kvf_rpc_tls *tls,
                                        const struct kvf_rpc_method *methods, size_t method_count,
                                        struct kvf_rpc_server **give, struct kvf_why *why)
 {
@@ -225,7 +225,7 @@ void kvf_rpc_server_stop(struct kvf_rpc_server *server, uint64_t grace_ms,
 }
 
 struct kvf_status kvf_rpc_channel_open(struct kvf_rpc *rpc, const char *address,
-                                       const struct kvf_rpc_tls *tls, struct kvf_rpc_channel **give,
+                                       struct kvf_rpc_tls *tls, struct kvf_rpc_channel **give,
                                        struct kvf_why *why)
 {
     (void)address, (void)tls, (void)why;

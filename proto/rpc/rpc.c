@@ -94,7 +94,14 @@ bool rpc_may_log(void)
  * threads. */
 static void log_line(gpr_log_func_args *line)
 {
-    if (line->severity == GPR_LOG_SEVERITY_ERROR && rpc_may_log())
+    if (line->severity != GPR_LOG_SEVERITY_ERROR || !rpc_may_log())
+        return;
+    const char *words = strstr(line->message, "andshake failed") != NULL
+                            ? rpc_credentials_explain(line->message, true, true)
+                            : NULL;
+    if (words != NULL)
+        kvf_log_warning("tls", "handshake failed: %s", words);
+    else
         kvf_log_warning("grpc", "%s", line->message);
 }
 

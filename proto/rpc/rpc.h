@@ -49,11 +49,16 @@ struct kvf_rpc_events {
                    const char *text);
 };
 
-struct kvf_rpc_tls {
-    const char *certificate_path; /* our chain, PEM */
+/* Where one side's TLS material lies, PEM. */
+struct kvf_rpc_tls_files {
+    const char *certificate_path; /* our chain */
     const char *key_path;
     const char *ca_path; /* who may sign the other side */
 };
+
+/* That material as it was read last, all three files together. Servers use it for their next handshake, channels for
+ * those that are opened from then on; connections that are open stay as they are. */
+struct kvf_rpc_tls;
 
 /* A method that a server offers: "/kvferry.Peer/Session". `called` runs for each new call and must set events and user
  * by kvf_rpc_call_accept before it returns, or end the call with kvf_rpc_call_finish. */
@@ -67,11 +72,22 @@ KVF_MUST_USE struct kvf_status kvf_rpc_create(struct kvf_loop *loop, struct kvf_
 /* Every server, channel and call must be gone: their last callbacks have run. Joins the thread. NULL is fine. */
 void kvf_rpc_destroy(struct kvf_rpc *rpc);
 
-/* Listen on "HOST:PORT" (port 0: any, see kvf_rpc_server_port) or "unix:/path". tls NULL: plaintext. Methods are
+/* Read and check the files (paths are copied). INVALID: *why says which is wrong. */
+KVF_MUST_USE struct kvf_status kvf_rpc_tls_open(const struct kvf_rpc_tls_files *files,
+                                                struct kvf_rpc_tls **give, struct kvf_why *why);
+/* Read them again. On error what was read before stays in use. */
+KVF_MUST_USE struct kvf_status kvf_rpc_tls_reload(struct kvf_rpc_tls *tls, struct kvf_why *why);
+/* One line for the operator: our identity and how long the certificate is good. False: every peer will refuse it, and
+ * the line says so. */
+bool kvf_rpc_tls_describe(const struct kvf_rpc_tls *tls, struct kvf_why *text);
+/* Only after kvf_rpc_destroy: gRPC's threads read it. NULL is fine. */
+void kvf_rpc_tls_close(struct kvf_rpc_tls *tls);
+
+/* Listen on "HOST:PORT" (port 0: any, see kvf_rpc_server_port) or "unix:/path". tls NULL: plaintext. tls and methods are
  * borrowed for the server's life; calls of any other method are answered UNIMPLEMENTED at once. The port is not shared:
  * a taken one is an error (UNAVAILABLE, *why says so). */
 KVF_MUST_USE struct kvf_status
-kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address, const struct kvf_rpc_tls *tls,
+kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address, struct kvf_rpc_tls *tls,
                      const struct kvf_rpc_method *methods, size_t method_count,
                      struct kvf_rpc_server **give, struct kvf_why *why);
 int kvf_rpc_server_port(const struct kvf_rpc_server *server);
@@ -82,7 +98,7 @@ void kvf_rpc_server_stop(struct kvf_rpc_server *server, uint64_t grace_ms,
 
 /* The address is "HOST:PORT" or "unix:/path". Does not connect before the first call. */
 KVF_MUST_USE struct kvf_status kvf_rpc_channel_open(struct kvf_rpc *rpc, const char *address,
-                                                    const struct kvf_rpc_tls *tls,
+                                                    struct kvf_rpc_tls *tls,
                                                     struct kvf_rpc_channel **give,
                                                     struct kvf_why *why);
 /* The calls on it must be closed already. NULL is fine. */
@@ -111,8 +127,9 @@ void kvf_rpc_call_finish(struct kvf_rpc_call *call, struct kvf_status status, co
 /* Either side: end it now; what is queued may be lost. After this, and after finish, only `closed` runs. */
 void kvf_rpc_call_cancel(struct kvf_rpc_call *call);
 
-/* The other side: its address as "ipv4:127.0.0.1:4711"; with TLS the one URI SAN of its certificate, empty when there
- * is not exactly one. A server knows both from the beginning, a client from its first `message` (or `half_closed`) on;
+/* The other side: its address as "ipv4:127.0.0.1:4711"; with TLS the one URI SAN of its certificate. Where there is not
+ * exactly one, the call ends by itself, DENIED (UNAUTHENTICATED to gRPC) with a text that says why: a server's user
+ * never hears of it, a client's hears `closed`. Without TLS the identity is empty. A server knows both from the beginning, a client from its first `message` (or `half_closed`) on;
  * they are empty until then. Both borrowed from the call. */
 const char *kvf_rpc_call_peer(const struct kvf_rpc_call *call);
 const char *kvf_rpc_call_identity(const struct kvf_rpc_call *call);

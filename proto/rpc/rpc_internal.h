@@ -5,7 +5,8 @@
  *   channel.c      the client's connection
  *   server.c       listening, new calls, stopping
  *   accept.c       how a listener survives a shortage of descriptors
- *   credentials.c  TLS and who the other side is
+ *   credentials.c  TLS material, who the other side is, what a failed handshake means
+ *   certificate.c  what our own certificate says
  *   code.c         kvferry's codes and gRPC's
  *
  * Owner thread of every struct here: the loop's. The queue's thread only sets `ok` in a tag and
@@ -14,6 +15,7 @@
 #define KVFERRY_PROTO_RPC_RPC_INTERNAL_H
 
 #include "base/list.h"
+#include "base/log.h"
 #include "proto/rpc/rpc.h"
 
 #include <grpc/grpc.h>
@@ -58,6 +60,7 @@ struct kvf_rpc_server {
     bool tls;
     enum rpc_server_state state;
     size_t calls; /* not yet closed */
+    struct kvf_log_limit refusals;
 
     struct rpc_tag request; /* for the next call, whatever its method */
     bool requesting;
@@ -117,8 +120,10 @@ struct kvf_rpc_call {
 
     struct kvf_post begin; /* client: starts the first batches once the caller has had its say */
 
-    char *peer;     /* gRPC's; NULL until known */
-    char *identity; /* ours; NULL when there is none */
+    char *peer;        /* gRPC's; NULL until known */
+    char *identity;    /* ours; NULL when there is none */
+    bool heard;        /* client side: a message has come */
+    const char *fault; /* client side: why the server is nobody to us */
 };
 
 /* One number among the arguments of a channel or server. */
@@ -152,15 +157,27 @@ void rpc_call_serve(struct kvf_rpc_server *server, grpc_call *call,
 void rpc_server_call_gone(struct kvf_rpc_server *server);
 
 /* credentials.c: tls NULL is plaintext. */
-KVF_MUST_USE struct kvf_status rpc_credentials_client(const struct kvf_rpc_tls *tls,
-                                                      grpc_channel_credentials **give,
-                                                      struct kvf_why *why);
-KVF_MUST_USE struct kvf_status rpc_credentials_server(const struct kvf_rpc_tls *tls,
-                                                      grpc_server_credentials **give,
-                                                      struct kvf_why *why);
-/* The one URI SAN of the other side's certificate, to be freed; NULL unless there is exactly
- * one. */
-char *rpc_credentials_identity(grpc_call *call);
+/* NULL: out of memory. */
+grpc_channel_credentials *rpc_credentials_client(struct kvf_rpc_tls *tls);
+grpc_server_credentials *rpc_credentials_server(struct kvf_rpc_tls *tls);
+/* The one URI SAN of the other side's certificate, to be freed. NULL: it has no identity, *fault says
+ * why. */
+char *rpc_credentials_identity(grpc_call *call, const char **fault);
+/* What gRPC says about a handshake that failed, in words for whoever runs this side. NULL: nothing about TLS is in
+ * it. `heard`: the other side has answered before. */
+const char *rpc_credentials_explain(const char *text, bool tls, bool heard);
+
+/* certificate.c: what a PEM text says. */
+struct rpc_certificate {
+    char uri[256]; /* its first URI SAN, cut; "" */
+    unsigned uri_count;
+    char until[32]; /* the end of its time, UTC */
+    int64_t seconds_left;
+};
+
+/* The first certificate in it. False: there is none. */
+bool rpc_certificate_read(const char *pem, struct rpc_certificate *give);
+bool rpc_certificate_has_key(const char *pem, const char *key_pem);
 
 /* code.c */
 grpc_status_code rpc_code_to_grpc(enum kvf_code code);

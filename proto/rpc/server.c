@@ -179,34 +179,30 @@ static const char *why_not_unix(const char *address)
     return error != 0 ? strerror(error) : NULL;
 }
 
-static struct kvf_status cannot_listen(const char *address, const struct kvf_rpc_tls *tls,
-                                       struct kvf_why *why)
+static struct kvf_status cannot_listen(const char *address, struct kvf_why *why)
 {
     const char *reason =
         rpc_address_is_unix(address) ? why_not_unix(address) : why_not_tcp(address);
     if (reason != NULL)
         return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, 0), "cannot listen on %s: %s", address,
                            reason);
-    if (tls != NULL)
-        return kvf_why_set(why, rpc_fail(KVF_INVALID, 0),
-                           "cannot use certificate %s with key %s and authorities %s",
-                           tls->certificate_path, tls->key_path, tls->ca_path);
     return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, 0), "gRPC refuses to listen on %s", address);
 }
 
 static struct kvf_status listen_on(struct kvf_rpc_server *server, const char *address,
-                                   const struct kvf_rpc_tls *tls, struct kvf_why *why)
+                                   struct kvf_rpc_tls *tls, struct kvf_why *why)
 {
     bool is_unix = rpc_address_is_unix(address);
     if (is_unix && unix_is_taken(address))
         return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, EADDRINUSE),
                            "cannot listen on %s: somebody does already", address);
-    grpc_server_credentials *credentials = NULL;
-    KVF_TRY(rpc_credentials_server(tls, &credentials, why));
+    grpc_server_credentials *credentials = rpc_credentials_server(tls);
+    if (credentials == NULL)
+        return rpc_fail(KVF_NO_MEMORY, 0);
     int port = grpc_server_add_http2_port(server->server, address, credentials);
     grpc_server_credentials_release(credentials);
     if (port == 0)
-        return cannot_listen(address, tls, why);
+        return cannot_listen(address, why);
     server->port = is_unix ? 0 : port;
     return kvf_ok();
 }
@@ -235,7 +231,7 @@ static grpc_server *create_server(void)
 }
 
 struct kvf_status kvf_rpc_server_start(struct kvf_rpc *rpc, const char *address,
-                                       const struct kvf_rpc_tls *tls,
+                                       struct kvf_rpc_tls *tls,
                                        const struct kvf_rpc_method *methods, size_t method_count,
                                        struct kvf_rpc_server **give, struct kvf_why *why)
 {

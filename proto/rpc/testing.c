@@ -170,7 +170,7 @@ void run_for_ms(uint64_t ms)
 
 /* ---- the world ---- */
 
-void listen_at(const char *address, const struct kvf_rpc_tls *tls)
+void listen_at(const char *address, struct kvf_rpc_tls *tls)
 {
     struct kvf_why why = {0};
     struct kvf_status status = kvf_rpc_server_start(rpc, address, tls, methods, 2, &server, &why);
@@ -178,7 +178,7 @@ void listen_at(const char *address, const struct kvf_rpc_tls *tls)
         fail_msg("%s: %s", kvf_code_name(status.code), why.text);
 }
 
-void dial(const char *address, const struct kvf_rpc_tls *tls)
+void dial(const char *address, struct kvf_rpc_tls *tls)
 {
     struct kvf_why why = {0};
     struct kvf_status status = kvf_rpc_channel_open(rpc, address, tls, &channel, &why);
@@ -186,7 +186,7 @@ void dial(const char *address, const struct kvf_rpc_tls *tls)
         fail_msg("%s: %s", kvf_code_name(status.code), why.text);
 }
 
-void dial_server(const char *host, const struct kvf_rpc_tls *tls)
+void dial_server(const char *host, struct kvf_rpc_tls *tls)
 {
     char address[64];
     (void)snprintf(address, sizeof(address), "%s:%d", host, kvf_rpc_server_port(server));

@@ -55,14 +55,14 @@ void assert_code(struct kvf_status status, enum kvf_code code);
 extern const struct kvf_rpc_method methods[2];
 void called(struct kvf_rpc_call *call, void *context); /* context: the script */
 void note_stopped(void *flag);
-void listen_at(const char *address, const struct kvf_rpc_tls *tls);
+void listen_at(const char *address, struct kvf_rpc_tls *tls);
 void stop_server(uint64_t grace_ms);
 
 /* The client. */
 void client_closed(struct kvf_rpc_call *call, void *user, struct kvf_status status,
                    const char *text);
-void dial(const char *address, const struct kvf_rpc_tls *tls);
-void dial_server(const char *host, const struct kvf_rpc_tls *tls);
+void dial(const char *address, struct kvf_rpc_tls *tls);
+void dial_server(const char *host, struct kvf_rpc_tls *tls);
 void start_call(struct record *record, const char *path, uint64_t timeout_ms);
 void say(struct record *record, const char *text);
 

@@ -137,8 +137,27 @@ def refused_plaintext_off_loopback(case):
     _refused(case, 2, ["--ucx-trust-peers"], transport="ucx")
 
 
-def refused_acl_that_would_not_be_kept(case):
-    _refused(case, 2, ["--acl", "rights"], acl="acl.json")
+def refused_acls(case):
+    def acl(text):
+        with open(case.path("acl.json"), "w") as file:
+            file.write(text)
+        return "acl.json"
+
+    _refused(case, 2, ["--acl", "absent.json"], acl="absent.json")
+    _refused(case, 2, ["--acl acl.json", "line 2"], acl=acl('{"identities":\n nonsense}'))
+    _refused(case, 2, ["--acl acl.json", "reed", '"read"'], acl=acl('{"identities": {"uid:0": {"t": ["reed"]}}}'))
+    _refused(case, 2, ["--acl", "--listen", "--tls-cert"], acl=acl('{"identities": {}}'), listen="127.0.0.1:19999",
+             insecure_loopback=True)
+    _refused(case, 2, ["--tls-cert", "--acl"], listen="0.0.0.0:19999", acl="acl.json")
+    _refused(case, 2, ["--acl"], listen="0.0.0.0:19999", tls_cert="c", tls_key="k", tls_ca="a")
+
+
+def refused_tls_files(case):
+    tls = {"listen": "127.0.0.1:19999", "tls_cert": "absent.crt", "tls_key": "k", "tls_ca": "a"}
+    _refused(case, 2, ["absent.crt"], **tls)
+    with open(case.path("empty.crt"), "w"):
+        pass
+    _refused(case, 2, ["empty.crt"], **{**tls, "tls_cert": "empty.crt"})
 
 
 def refused_configuration_files(case):

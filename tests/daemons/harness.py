@@ -156,10 +156,12 @@ class Probe:
 
 
 class Daemon:
-    """One kvferryd. Without `ssd_mib` it has no SSD tier; with `listen` it serves peers."""
+    """One kvferryd. Without `ssd_mib` it has no SSD tier; with `listen` it serves peers, in plaintext unless `tls` names
+    a certificate in the case's folder tls/ (cases_identity.py makes them); `acl` is the path of its ACL."""
 
-    def __init__(self, case, name, ssd_mib=None, pool_mib=512, listen=False, flags=()):
+    def __init__(self, case, name, ssd_mib=None, pool_mib=512, listen=False, tls=None, acl=None, flags=()):
         self.case, self.name, self.pool_mib, self.ssd_mib = case, name, pool_mib, ssd_mib
+        self.tls, self.acl, self.listen_host = tls, acl, "127.0.0.1"
         self.directory = case.path(name)
         self.run_dir = f"{name}/run"
         self.flags = [str(flag) for flag in flags]
@@ -177,7 +179,13 @@ class Daemon:
         if self.ssd_mib:
             words += ["--ssd-path", f"{self.name}/ssd", "--ssd-capacity-mib", self.ssd_mib]
         if self.port:
-            words += ["--listen", self.source, "--insecure-loopback"]
+            words += ["--listen", f"{self.listen_host}:{self.port}"]
+        if self.tls:
+            words += ["--tls-cert", f"tls/{self.tls}.crt", "--tls-key", f"tls/{self.tls}.key", "--tls-ca", "tls/ca.crt"]
+        elif self.port:
+            words += ["--insecure-loopback"]
+        if self.acl:
+            words += ["--acl", self.acl]
         return [str(word) for word in words] + self.flags
 
     def words_before(self):
@@ -215,6 +223,13 @@ class Daemon:
     def log(self):
         with open(self.log_path(), errors="replace") as file:
             return file.read()
+
+    def lines(self, *words):
+        """The log's lines with all these words in them."""
+        return [line for line in self.log().splitlines() if all(word in line for word in words)]
+
+    def must_log(self, *words, seconds=10):
+        self.case.eventually(seconds, f"daemon {self.name} logs a line with {words}", lambda: self.lines(*words), self.last_line)
 
     def last_line(self):
         lines = self.log().splitlines()
