@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 
+#include <stdint.h>
+
 /* Of Hello and Welcome; who hears another one ends the session. */
 #define KVF_PEER_VERSION 1u
 
@@ -15,6 +17,39 @@
 #define KVF_PEER_HANDSHAKE_NS KVF_NS_PER_S
 /* A Read that is this much over its deadline and not released takes its session down, at either end. */
 #define KVF_PEER_RELEASE_GRACE_NS (2 * KVF_NS_PER_S)
+
+/* What a Read that was refused for lack of room lacked: Refused.short_of. Append only. */
+enum kvf_shortage {
+    KVF_SHORT_OF_NOTHING = 0, /* it was not for lack of room, or the source does not say */
+    KVF_SHORT_OF_INSTANCE,    /* what one engine instance may hold at the source */
+    KVF_SHORT_OF_IDENTITY,    /* what one identity may hold */
+    KVF_SHORT_OF_SPECULATIVE, /* what nobody waits for may hold */
+    KVF_SHORT_OF_QUERY,       /* what all Gets and Reads together may hold */
+    KVF_SHORT_OF_CLASS,       /* what all Reads together may hold */
+    KVF_SHORT_OF_MEMORY,      /* one long piece of memory */
+    KVF_SHORT_OF_TURN,        /* nothing; others were before it */
+    KVF_SHORT_OF_READS,       /* open Reads, or blocks in them */
+    KVF_SHORT_OF_GRANT,       /* the most that one Read may ask for */
+    KVF_SHORTAGE_COUNT
+};
+
+/* "its instance's share"; for what the other side said as well. */
+static inline const char *kvf_shortage_text(uint32_t shortage)
+{
+    static const char *const texts[KVF_SHORTAGE_COUNT] = {
+        [KVF_SHORT_OF_NOTHING] = "no reason given",
+        [KVF_SHORT_OF_INSTANCE] = "the instance's own share",
+        [KVF_SHORT_OF_IDENTITY] = "the identity's own share",
+        [KVF_SHORT_OF_SPECULATIVE] = "the share of what nobody waits for",
+        [KVF_SHORT_OF_QUERY] = "the query limit",
+        [KVF_SHORT_OF_CLASS] = "what all of its kind may hold",
+        [KVF_SHORT_OF_MEMORY] = "memory in one piece",
+        [KVF_SHORT_OF_TURN] = "its turn",
+        [KVF_SHORT_OF_READS] = "the number of open Reads or of their blocks",
+        [KVF_SHORT_OF_GRANT] = "the size of one Read",
+    };
+    return texts[shortage < KVF_SHORTAGE_COUNT ? shortage : KVF_SHORT_OF_NOTHING];
+}
 
 /* Most keys of one Lookup. */
 #define KVF_PEER_MAX_LOOKUP_KEYS 8192u

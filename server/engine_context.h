@@ -66,7 +66,7 @@ struct context {
     pid_t pid;
     char identity[24]; /* "uid:N" */
     char name[64];
-    struct kvf_budget budget;
+    struct kvf_party party;
     struct kvf_list gets;
     struct kvf_list begins;
     struct kvf_list puts; /* OPEN or QUARANTINED, in order of id */

@@ -93,7 +93,7 @@ static struct get *make_get(struct context *context, uint64_t id, size_t count, 
     strcpy(get->ns, ns);
     strcpy(get->hint, source);
     get->instance = context->instance;
-    get->instance_budget = &context->budget;
+    get->party = &context->party;
     get->deadline_ns = engine_deadline(context, deadline_us);
     get->answered = get_answered;
     get->freed = get_freed;

@@ -274,7 +274,7 @@ static void add_context(struct kvf_engines *engines, int fd)
     }
     context->engines = engines;
     context->watch = (struct kvf_watch){.fd = fd, .events = EPOLLIN, .ready = socket_ready};
-    context->budget.limit_bytes = engines->options.per_instance_limit_bytes;
+    context->party.budget.limit_bytes = engines->options.per_instance_limit_bytes;
     kvf_list_init(&context->packets);
     kvf_list_init(&context->gets);
     kvf_list_init(&context->begins);

@@ -578,7 +578,7 @@ struct get *get_create(struct gets *gets, uint32_t item_count)
 
 void get_start(struct get *get)
 {
-    get->request.instance = get->instance_budget;
+    get->request.party = get->party;
     kvf_timer_start(get->gets->loop, &get->timer, get->deadline_ns);
     get_step(get);
 }

@@ -81,10 +81,10 @@ struct get_item {
 struct get {
     /* Set by the caller between create and start. */
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
-    char hint[280];                     /* source to ask before the peers; empty: none */
-    uint64_t instance;                  /* on whose behalf */
-    struct kvf_budget *instance_budget; /* must outlive the Get: its owner drops the Get first, and
-                                           counts it out */
+    char hint[280];          /* source to ask before the peers; empty: none */
+    uint64_t instance;       /* on whose behalf */
+    struct kvf_party *party; /* who asks; must outlive the Get: its owner drops the Get
+                                           first, and counts it out */
     uint64_t deadline_ns;
     bool stop_at_first_miss;
     bool lookup_only;

@@ -101,12 +101,12 @@ static void get__more_than_can_ever_fit__is_too_large(void **state)
 {
     (void)state;
     struct node_get ask;
-    struct kvf_budget instance = {.limit_bytes = NODE_BLOCK_BYTES};
+    struct kvf_party instance = {.budget.limit_bytes = NODE_BLOCK_BYTES};
     node_start(&node, &(struct node_options){0});
     node_put(&node, 1);
     node_put(&node, 2);
     node_get_prepare(&node, &ask, LIST(1, 2), 2, 10 * SECONDS);
-    ask.get->instance_budget = &instance;
+    ask.get->party = &instance;
     get_start(ask.get);
     assert_int_equal(ask.status.code, KVF_TOO_LARGE);
     assert_int_equal(ask.codes[0], KVF_TOO_LARGE);

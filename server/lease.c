@@ -90,6 +90,14 @@ void kvf_lease_cancel(struct kvf_lease *lease)
         kvf_lane_withdraw(&lease->lane_read, KVF_LANE_ALL_BLOCKS);
 }
 
+void kvf_lease_raise(struct kvf_lease *lease)
+{
+    uint64_t held_bytes = 0;
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        held_bytes += lease->blocks[i].charge;
+    kvf_admission_raise(lease->leases->admission, &lease->request, held_bytes);
+}
+
 void kvf_lease_recheck(struct kvf_lease *lease, uint32_t block)
 {
     if (block >= lease->block_count || lease->blocks[block].entry == NULL)
@@ -363,26 +371,18 @@ static bool admit(struct kvf_request *request)
 
 /* ---- admission ---- */
 
-static void refuse(struct kvf_lease *lease, enum kvf_code code)
+static void refuse(struct kvf_lease *lease, struct kvf_refusal refusal)
 {
-    struct kvf_leases *leases = lease->leases;
-    const struct kvf_budget *serve = &leases->admission->classes[KVF_CLASS_SERVE];
-    uint64_t waited_ns = lease->request.state == KVF_REQUEST_QUEUED
-                             ? kvf_clock_now_ns() - lease->request.since_ns
-                             : 0;
-    uint64_t free_bytes =
-        serve->limit_bytes > serve->used_bytes ? serve->limit_bytes - serve->used_bytes : 0;
-    uint64_t short_bytes =
-        lease->request.bytes > free_bytes ? lease->request.bytes - free_bytes : 0;
-    lease->account.code = code;
-    leases->counters->serve.busy += code == KVF_BUSY;
-    lease->events->refused(lease, code, waited_ns, short_bytes);
+    lease->account.code = refusal.code;
+    lease->leases->counters->serve.busy += refusal.code == KVF_BUSY;
+    lease->events->refused(lease, &refusal);
     kvf_lease_release(lease);
 }
 
 static void deadline(struct kvf_timer *timer)
 {
-    refuse(kvf_container(timer, struct kvf_lease, timer), KVF_BUSY);
+    struct kvf_lease *lease = kvf_container(timer, struct kvf_lease, timer);
+    refuse(lease, kvf_admission_explain(lease->leases->admission, &lease->request, KVF_BUSY));
 }
 
 struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_count)
@@ -422,13 +422,20 @@ void kvf_lease_start(struct kvf_lease *lease)
         .ended = lane_ended,
     };
     lease->request.class = KVF_CLASS_SERVE;
-    lease->request.instance = lease->identity_budget;
+    lease->request.party = lease->party;
+    lease->request.speculative = lease->speculative;
     lease->request.admit = admit;
     for (uint32_t i = 0; i < lease->block_count; i++)
         lease->request.bytes += kvf_round_up_page(lease->blocks[i].length);
-    if (lease->request.bytes > leases->max_grant_bytes ||
-        !kvf_admission_can_ever_fit(leases->admission, &lease->request)) {
-        refuse(lease, KVF_TOO_LARGE);
+    uint64_t bytes = lease->request.bytes;
+    if (bytes > leases->max_grant_bytes) {
+        refuse(lease, (struct kvf_refusal){.code = KVF_TOO_LARGE,
+                                           .shortage = KVF_SHORT_OF_GRANT,
+                                           .short_bytes = bytes - leases->max_grant_bytes});
+        return;
+    }
+    if (!kvf_admission_can_ever_fit(leases->admission, &lease->request)) {
+        refuse(lease, kvf_admission_explain(leases->admission, &lease->request, KVF_TOO_LARGE));
         return;
     }
     lease->timer.fire = deadline;

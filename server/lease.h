@@ -37,8 +37,8 @@ struct kvf_lease;
 
 struct kvf_lease_events {
     void (*granted)(struct kvf_lease *lease); /* before any Fault; may run inside kvf_lease_start */
-    void (*refused)(struct kvf_lease *lease, enum kvf_code code, uint64_t waited_ns,
-                    uint64_t short_bytes); /* instead of granted; the lease is gone after it */
+    /* instead of granted; the lease is gone after it */
+    void (*refused)(struct kvf_lease *lease, const struct kvf_refusal *refusal);
     /* Its bytes will not come; a pending one will not be committed. */
     void (*fault)(struct kvf_lease *lease, uint32_t block, enum kvf_code code);
     void (*committed)(struct kvf_lease *lease, uint32_t block, uint64_t length);
@@ -94,9 +94,10 @@ struct kvf_lease {
     bool denied; /* every block looks missing, in every other way it is like any lease */
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
     struct kvf_lane *lane;
-    struct kvf_budget *identity_budget;
+    struct kvf_party *party; /* who asks: kept until `freed` */
+    bool speculative;
     const struct kvf_lease_events *events;
-    /* Once, last, whatever came before. What it was asked for and its account can be read until this returns. */
+    /* Once, last, whatever came before. What it was asked for, its party and its account can be read until this returns. */
     void (*freed)(void *user, const struct kvf_lease *lease);
     void *user;
     struct kvf_list node; /* the session's; taken out when freed */
@@ -120,6 +121,8 @@ struct kvf_lease {
 struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_count);
 /* Refused or granted comes, perhaps inside. */
 void kvf_lease_start(struct kvf_lease *lease);
+/* Somebody waits for it now: no longer speculative. Fine in every state. */
+void kvf_lease_raise(struct kvf_lease *lease);
 /* The source stops offering what has not been sent. */
 void kvf_lease_cancel(struct kvf_lease *lease);
 /* The consumer is done (or its session gone): no event comes any more but `freed`, perhaps inside.

@@ -18,12 +18,12 @@ static int tear_down(void **state)
 
 /* A session's part of a lease: a lane that nobody has joined, and what the lease told. */
 static struct kvf_lane *lane;
-static struct kvf_budget identity;
+static struct kvf_party party;
 
 struct read {
     struct kvf_lease *lease; /* NULL once freed */
     unsigned granted, refused, faults, committed, overdue, freed;
-    enum kvf_code why;
+    struct kvf_refusal refusal;
     enum kvf_code codes[NODE_MAX_ITEMS];
     bool release_when_granted;
 };
@@ -38,14 +38,11 @@ static void granted(struct kvf_lease *lease)
         kvf_lease_release(lease);
 }
 
-static void refused(struct kvf_lease *lease, enum kvf_code code, uint64_t waited_ns,
-                    uint64_t short_bytes)
+static void refused(struct kvf_lease *lease, const struct kvf_refusal *refusal)
 {
     struct read *read = lease->user;
-    (void)waited_ns;
-    (void)short_bytes;
     read->refused++;
-    read->why = code;
+    read->refusal = *refusal;
 }
 
 static void fault(struct kvf_lease *lease, uint32_t block, enum kvf_code code)
@@ -71,7 +68,7 @@ static void overdue(struct kvf_lease *lease)
 static void freed(void *user, const struct kvf_lease *lease)
 {
     struct read *read = user;
-    (void)lease;
+    assert_ptr_equal(lease->party, &party);
     read->freed++;
     read->lease = NULL;
 }
@@ -103,7 +100,7 @@ static void start(bool ssd)
 {
     struct kvf_lane_nonces nonces;
     node_start(&node, &(struct node_options){.ssd = ssd});
-    identity = (struct kvf_budget){.limit_bytes = 12 * KVF_MIB};
+    party = (struct kvf_party){.budget.limit_bytes = 12 * KVF_MIB};
     next_id = 0;
     assert_true(
         kvf_is_ok(kvf_lane_invite(node.transport, kvf_clock_now_ns() + NODE_WAIT_S * KVF_NS_PER_S,
@@ -121,7 +118,7 @@ static void stop(void)
 {
     close_lane();
     node_run_until(node.leases.open == 0);
-    assert_int_equal(identity.used_bytes, 0);
+    assert_int_equal(party.budget.used_bytes, 0);
     node_stop(&node);
 }
 
@@ -134,7 +131,7 @@ static void prepare(struct read *read, const unsigned *blocks, uint32_t count, u
     lease->deadline_ns = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
     strcpy(lease->ns, NODE_SPACE);
     lease->lane = lane;
-    lease->identity_budget = &identity;
+    lease->party = &party;
     lease->events = &events;
     lease->freed = freed;
     lease->user = read;
@@ -387,12 +384,16 @@ static void start__more_than_a_grant_may_be__is_too_large(void **state)
     node.leases.max_grant_bytes = NODE_BLOCK_BYTES;
     ask(&read, LIST(1, 2), 2, 10000);
     assert_int_equal(read.refused, 1);
-    assert_int_equal(read.why, KVF_TOO_LARGE);
+    assert_int_equal(read.refusal.code, KVF_TOO_LARGE);
+    assert_int_equal(read.refusal.shortage, KVF_SHORT_OF_GRANT);
+    assert_int_equal(read.refusal.short_bytes, NODE_BLOCK_BYTES);
     assert_int_equal(read.freed, 1);
     node.leases.max_grant_bytes = 64 * KVF_MIB;
-    identity.limit_bytes = NODE_BLOCK_BYTES;
+    party.budget.limit_bytes = NODE_BLOCK_BYTES;
     ask(&read, LIST(1, 2), 2, 10000);
-    assert_int_equal(read.why, KVF_TOO_LARGE);
+    assert_int_equal(read.refusal.code, KVF_TOO_LARGE);
+    assert_int_equal(read.refusal.shortage, KVF_SHORT_OF_INSTANCE);
+    assert_int_equal(read.refusal.short_bytes, NODE_BLOCK_BYTES);
     stop();
 }
 
@@ -407,7 +408,9 @@ static void queued__deadline__is_busy(void **state)
     assert_int_equal(read.granted + read.refused, 0);
     node_run_until(read.freed == 1);
     assert_int_equal(read.refused, 1);
-    assert_int_equal(read.why, KVF_BUSY);
+    assert_int_equal(read.refusal.code, KVF_BUSY);
+    assert_int_equal(read.refusal.shortage, KVF_SHORT_OF_MEMORY);
+    assert_in_range(read.refusal.waited_ns, 50 * KVF_NS_PER_MS, NODE_WAIT_S * KVF_NS_PER_S);
     assert_int_equal(node.counters.serve.busy, 1);
     node_return_memory(&node);
     stop();
@@ -611,6 +614,80 @@ static void get__bytes_that_a_read_has_loaded_are_bad__is_a_miss(void **state)
     stop();
 }
 
+/* ---- speculative ---- */
+
+static void guess(struct read *read, const unsigned *blocks, uint32_t count)
+{
+    prepare(read, blocks, count, 10000);
+    read->lease->speculative = true;
+    kvf_lease_start(read->lease);
+}
+
+static void speculative__beside_demand__holds_a_quarter_and_waits_behind(void **state)
+{
+    (void)state;
+    struct read first, second, demand, fifth;
+    start(true);
+    for (unsigned i = 1; i <= 10; i++)
+        node_put(&node, i);
+    guess(&first, LIST(1, 2, 3, 4), 4);
+    assert_int_equal(first.granted, 1); /* all of the quarter */
+    guess(&second, LIST(5), 1);
+    assert_int_equal(second.granted, 0);
+    ask(&demand, LIST(6, 7), 2, 10000);
+    assert_int_equal(demand.granted, 1);
+    guess(&fifth, LIST(1, 2, 3, 4, 5), 5);
+    assert_int_equal(fifth.refusal.code, KVF_TOO_LARGE);
+    assert_int_equal(fifth.refusal.shortage, KVF_SHORT_OF_SPECULATIVE);
+    kvf_lease_raise(first.lease); /* it is demand now: the quarter is free */
+    node_run_until(second.granted == 1);
+    kvf_lease_release(first.lease);
+    kvf_lease_release(second.lease);
+    kvf_lease_release(demand.lease);
+    close_lane();
+    node_run_until(node.leases.open == 0);
+    assert_int_equal(node.admission.speculative.used_bytes, 0);
+    stop();
+}
+
+static void raise__queued__is_granted_as_demand(void **state)
+{
+    (void)state;
+    struct read first, second;
+    start(true);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    guess(&first, LIST(1), 1);
+    node.admission.speculative.limit_bytes = NODE_BLOCK_BYTES;
+    guess(&second, LIST(2), 1);
+    assert_int_equal(second.granted, 0);
+    kvf_lease_raise(second.lease);
+    kvf_lease_raise(second.lease); /* once more changes nothing */
+    node_run_until(second.granted == 1);
+    assert_int_equal(node.admission.speculative.used_bytes, NODE_BLOCK_BYTES);
+    kvf_lease_release(second.lease);
+    kvf_lease_raise(first.lease);
+    kvf_lease_release(first.lease);
+    stop();
+}
+
+static void release__out_of_order__asserts_nothing_and_frees_once(void **state)
+{
+    (void)state;
+    struct read read;
+    start(true);
+    node_put(&node, 1);
+    ask(&read, LIST(1), 1, 10000);
+    struct kvf_lease *lease = read.lease;
+    kvf_lease_release(lease); /* the lane still has the block */
+    kvf_lease_release(lease);
+    kvf_lease_cancel(lease);
+    kvf_lease_raise(lease);
+    assert_aborts(kvf_lease_start(lease)); /* but it cannot begin again */
+    stop();
+    assert_int_equal(read.freed, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -638,6 +715,9 @@ int main(void)
         TEST(granted__forgotten_and_put_anew__keeps_the_old_bytes),
         TEST(granted__not_released_two_seconds_after_the_deadline__is_overdue),
         TEST(recheck__own_copy_is_bad__is_dropped),
+        TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
+        TEST(raise__queued__is_granted_as_demand),
+        TEST(release__out_of_order__asserts_nothing_and_frees_once),
         TEST(get__block_that_a_read_has_loaded__is_checked_first),
         TEST(get__bytes_that_a_read_has_loaded_are_bad__is_a_miss),
     };

@@ -7,15 +7,15 @@
 
 /* ---- what goes down ---- */
 
-void peer_send_refused(struct session *session, uint64_t id, enum kvf_code code, uint64_t waited_ns,
-                       uint64_t short_bytes)
+void peer_send_refused(struct session *session, uint64_t id, const struct kvf_refusal *refusal)
 {
     Kvferry__Refused refused = KVFERRY__REFUSED__INIT;
     Kvferry__SessionDown down = KVFERRY__SESSION_DOWN__INIT;
     refused.id = id;
-    refused.code = (uint32_t)code;
-    refused.waited_us = waited_ns / KVF_NS_PER_US;
-    refused.short_bytes = short_bytes;
+    refused.code = (uint32_t)refusal->code;
+    refused.waited_us = refusal->waited_ns / KVF_NS_PER_US;
+    refused.short_bytes = refusal->short_bytes;
+    refused.short_of = (uint32_t)refusal->shortage;
     down.message_case = KVFERRY__SESSION_DOWN__MESSAGE_REFUSED;
     down.refused = &refused;
     peer_send(session, &down);
@@ -59,10 +59,9 @@ out:
     free(grants.blocks);
 }
 
-static void read_refused(struct kvf_lease *lease, enum kvf_code code, uint64_t waited_ns,
-                         uint64_t short_bytes)
+static void read_refused(struct kvf_lease *lease, const struct kvf_refusal *refusal)
 {
-    peer_send_refused(lease->user, lease->id, code, waited_ns, short_bytes);
+    peer_send_refused(lease->user, lease->id, refusal);
 }
 
 static void read_fault(struct kvf_lease *lease, uint32_t block, enum kvf_code code)
@@ -140,6 +139,7 @@ static void lease_freed(void *user, const struct kvf_lease *lease)
 {
     struct session *session = user;
     audit_read(session, lease);
+    kvf_parties_leave(lease->party);
     session->lease_count--;
     session->identity->open_blocks -= lease->block_count;
     peer_settle(session);
@@ -199,7 +199,7 @@ static void fill_lease(struct session *session, struct kvf_lease *lease, const K
     lease->stop_at_first_miss = read->stop_at_first_miss;
     strcpy(lease->ns, read->namespace_);
     lease->lane = session->lane;
-    lease->identity_budget = &session->identity->budget;
+    lease->speculative = session->speculative;
     lease->events = &lease_events;
     lease->freed = lease_freed;
     lease->user = session;
@@ -213,18 +213,14 @@ static void fill_lease(struct session *session, struct kvf_lease *lease, const K
     }
 }
 
-/* DRAINING, BUSY: no lease comes of it. */
-static enum kvf_code judge_load(const struct session *session, size_t blocks)
+static bool too_many_are_open(const struct session *session, const Kvferry__Read *read)
 {
-    if (session->peers->draining)
-        return KVF_DRAINING;
-    if (session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS ||
-        session->identity->open_blocks + blocks > KVF_MAX_BLOCKS_PER_IDENTITY)
-        return KVF_BUSY;
-    return KVF_OK;
+    return session->lease_count >= KVF_MAX_LEASES || open_reads(session) >= KVF_MAX_OPEN_READS ||
+           session->identity->open_blocks + read->n_blocks > KVF_MAX_BLOCKS_PER_IDENTITY;
 }
 
-static void refuse_read(struct session *session, const Kvferry__Read *read, enum kvf_code code)
+static void refuse_read(struct session *session, const Kvferry__Read *read,
+                        const struct kvf_refusal *refusal)
 {
     struct kvf_key key;
     (void)kvf_key_set(&key, read->blocks[0]->key.data, read->blocks[0]->key.len);
@@ -232,10 +228,10 @@ static void refuse_read(struct session *session, const Kvferry__Read *read, enum
                                   .tenant = session->tenant,
                                   .id = read->id,
                                   .blocks = (uint32_t)read->n_blocks,
-                                  .outcome = kvf_code_name(code),
+                                  .outcome = kvf_code_name(refusal->code),
                                   .key = &key};
     kvf_audit_read(session->peers->options.audit, &line);
-    peer_send_refused(session, read->id, code, 0, 0);
+    peer_send_refused(session, read->id, refusal);
 }
 
 /* Decided at each Read. What is denied goes the way of what is missing, admission and all, and looks the same. */
@@ -248,6 +244,20 @@ static bool is_denied(const struct session *session)
     return true;
 }
 
+static struct kvf_lease *make_lease(struct session *session, const Kvferry__Read *read)
+{
+    struct kvf_lease *lease =
+        kvf_lease_create(session->peers->options.leases, (uint32_t)read->n_blocks);
+    if (lease == NULL)
+        return NULL;
+    fill_lease(session, lease, read);
+    lease->denied = is_denied(session);
+    session->lease_count++;
+    session->identity->open_blocks += read->n_blocks;
+    kvf_list_push_back(&session->leases, &lease->node);
+    return lease;
+}
+
 void peer_take_read(struct session *session, const Kvferry__Read *read)
 {
     struct kvf_peers *peers = session->peers;
@@ -257,19 +267,24 @@ void peer_take_read(struct session *session, const Kvferry__Read *read)
         return;
     }
     session->last_id = read->id;
-    enum kvf_code code = judge_load(session, read->n_blocks);
-    struct kvf_lease *lease =
-        code == KVF_OK ? kvf_lease_create(peers->options.leases, (uint32_t)read->n_blocks) : NULL;
-    if (lease == NULL) {
-        refuse_read(session, read, code == KVF_OK ? KVF_BUSY : code);
-        return;
+    struct kvf_refusal refusal = {.code = KVF_BUSY};
+    if (session->peers->draining) {
+        refusal.code = KVF_DRAINING;
+    } else if (too_many_are_open(session, read)) {
+        refusal.shortage = KVF_SHORT_OF_READS;
+    } else {
+        struct kvf_party *party =
+            kvf_parties_join_instance(session->party, session->instance, read->instance);
+        struct kvf_lease *lease = party != NULL ? make_lease(session, read) : NULL;
+        if (lease != NULL) {
+            lease->party = party;
+            kvf_lease_start(lease);
+            return;
+        }
+        if (party != NULL)
+            kvf_parties_leave(party);
     }
-    fill_lease(session, lease, read);
-    lease->denied = is_denied(session);
-    session->lease_count++;
-    session->identity->open_blocks += read->n_blocks;
-    kvf_list_push_back(&session->leases, &lease->node);
-    kvf_lease_start(lease);
+    refuse_read(session, read, &refusal);
 }
 
 void peer_take_release(struct session *session, const Kvferry__Release *release)
@@ -295,4 +310,13 @@ void peer_take_cancel(struct session *session, uint64_t id)
         kvf_lease_release(lease);
     else if (lease != NULL)
         kvf_lease_cancel(lease);
+}
+
+void peer_take_raise(struct session *session, uint64_t id)
+{
+    struct kvf_lease *lease = find_lease(session, id);
+    if (id > session->last_id)
+        peer_protocol_error(session, "a Raise names an id from the future");
+    else if (lease != NULL)
+        kvf_lease_raise(lease);
 }

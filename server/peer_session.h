@@ -9,6 +9,7 @@
 
 #include "proto/peer.pb-c.h"
 #include "proto/scratch.h"
+#include "server/parties.h"
 #include "server/peers.h"
 
 /* For the unpacked form of any message that is served: a Read of 8192 blocks, the most that can be configured, takes
@@ -25,7 +26,6 @@ enum session_state {
 /* Who calls, over all its sessions. */
 struct identity {
     struct kvf_list node;
-    struct kvf_budget budget;
     uint32_t sessions;
     uint64_t open_blocks; /* of leases that exist */
     char name[];
@@ -36,6 +36,7 @@ struct session {
     struct kvf_peers *peers;
     enum session_state state;
     struct identity *identity;
+    struct kvf_party *party;   /* for admission; NULL before Hello */
     struct kvf_rpc_call *call; /* NULL once closed */
     struct kvf_lane *lane;     /* NULL before Hello and once closed */
     struct kvf_timer timer;
@@ -44,7 +45,7 @@ struct session {
     uint64_t last_id;
     char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
     uint64_t instance;
-    int purpose;
+    bool speculative; /* its purpose: nobody waits for its Reads until they are raised */
     char nic[64];
     bool working;
 };
@@ -53,6 +54,7 @@ struct kvf_peers {
     struct kvf_peers_options options;
     struct kvf_list sessions;
     struct kvf_list identities;
+    struct kvf_parties parties;
     uint64_t session_count;
     bool draining;
     uint8_t *buffer;            /* for packing: KVF_RPC_MAX_MESSAGE_BYTES */
@@ -76,11 +78,11 @@ void peer_settle(struct session *session);
 
 /* ---- peer_reads.c ---- */
 
-void peer_send_refused(struct session *session, uint64_t id, enum kvf_code code, uint64_t waited_ns,
-                       uint64_t short_bytes);
+void peer_send_refused(struct session *session, uint64_t id, const struct kvf_refusal *refusal);
 void peer_take_read(struct session *session, const Kvferry__Read *read);
 void peer_take_release(struct session *session, const Kvferry__Release *release);
 void peer_take_cancel(struct session *session, uint64_t id);
+void peer_take_raise(struct session *session, uint64_t id);
 
 /* ---- peer_lookup.c ---- */
 

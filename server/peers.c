@@ -57,7 +57,6 @@ static struct identity *join_identity(struct kvf_peers *peers, const char *name)
         if (identity == NULL)
             return NULL;
         strcpy(identity->name, name);
-        identity->budget.limit_bytes = peers->options.per_identity_limit_bytes;
         kvf_list_push_back(&peers->identities, &identity->node);
     }
     identity->sessions++;
@@ -79,6 +78,8 @@ static void free_if_over(struct session *session)
         return;
     kvf_list_remove(&session->node);
     session->peers->session_count--;
+    if (session->party != NULL)
+        kvf_parties_leave(session->party);
     leave_identity(session->identity);
     free(session);
 }
@@ -168,8 +169,8 @@ static void end_older(struct session *session)
         struct session *other = kvf_container(node, struct session, node);
         if (other != session && other->state != SESSION_CLOSING && other->state != SESSION_HELLO &&
             other->identity == session->identity && other->instance == session->instance &&
-            other->purpose == session->purpose && strcmp(other->tenant, session->tenant) == 0 &&
-            strcmp(other->nic, session->nic) == 0)
+            other->speculative == session->speculative &&
+            strcmp(other->tenant, session->tenant) == 0 && strcmp(other->nic, session->nic) == 0)
             peer_end(other, KVF_CANCELLED, "the same consumer opened a new session");
     }
 }
@@ -217,6 +218,20 @@ static bool speaks(const Kvferry__Hello *hello, const char *transport)
     return hello->n_transports == 0;
 }
 
+/* Who has no identity (no TLS) counts as its process, or all of them would share one budget. */
+static bool join_party(struct session *session, const Kvferry__Hello *hello)
+{
+    char name[128];
+    const char *identity = session->identity->name;
+    if (identity[0] == '\0') {
+        (void)snprintf(name, sizeof(name), "%.64s/%llx", hello->node_id,
+                       (unsigned long long)hello->instance);
+        identity = name;
+    }
+    session->party = kvf_parties_join(&session->peers->parties, identity);
+    return session->party != NULL;
+}
+
 static void take_hello(struct session *session, const Kvferry__Hello *hello)
 {
     struct kvf_peers *peers = session->peers;
@@ -238,8 +253,12 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
     strcpy(session->tenant, hello->tenant);
     strcpy(session->nic, hello->nic);
     session->instance = hello->instance;
-    session->purpose = (int)hello->purpose;
+    session->speculative = hello->purpose == KVFERRY__PURPOSE__SPECULATIVE;
     end_older(session);
+    if (!join_party(session, hello)) {
+        peer_end(session, KVF_NO_MEMORY, "out of memory");
+        return;
+    }
     struct kvf_status status = kvf_lane_invite(peers->options.transport, session->timer.deadline_ns,
                                                &lane_events, session, &nonces, &session->lane);
     if (!kvf_is_ok(status)) {
@@ -271,7 +290,8 @@ static void dispatch(struct session *session, const Kvferry__SessionUp *up)
         peer_take_cancel(session, up->cancel->id);
         return;
     case KVFERRY__SESSION_UP__MESSAGE_RAISE:
-        return; /* one order for all: nothing to raise */
+        peer_take_raise(session, up->raise->id);
+        return;
     case KVFERRY__SESSION_UP__MESSAGE__NOT_SET:
     case _KVFERRY__SESSION_UP__MESSAGE__CASE_IS_INT_SIZE:
         break;
@@ -381,7 +401,7 @@ void kvf_peers_drain(struct kvf_peers *peers)
             struct kvf_lease *lease = kvf_container(lease_node, struct kvf_lease, node);
             if (lease->state != KVF_LEASE_QUEUED)
                 continue;
-            peer_send_refused(session, lease->id, KVF_DRAINING, 0, 0);
+            peer_send_refused(session, lease->id, &(struct kvf_refusal){.code = KVF_DRAINING});
             lease->account.code = KVF_DRAINING;
             kvf_lease_release(lease);
         }
@@ -450,6 +470,7 @@ struct kvf_status kvf_peers_create(const struct kvf_peers_options *options, stru
     kvf_scratch_init(&peers->scratch, peers->unpacked, sizeof(peers->unpacked));
     kvf_list_init(&peers->sessions);
     kvf_list_init(&peers->identities);
+    kvf_parties_init(&peers->parties, options->per_identity_limit_bytes);
     *give = peers;
     return kvf_ok();
 }
