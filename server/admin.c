@@ -138,8 +138,10 @@ static void take_sync(struct admin_call *call, const void *request)
 static void take_drain(struct admin_call *call, const void *request)
 {
     (void)request;
-    reply_admin(call, KVF_OK, "draining", 0, 0);
-    call->admin->actions.drain(call->admin->actions.context);
+    const struct kvf_admin_actions *actions = &call->admin->actions;
+    bool already = actions->is_draining(actions->context);
+    reply_admin(call, KVF_OK, already ? "draining already" : "draining", 0, 0);
+    actions->drain(actions->context);
 }
 
 static void take_health(struct admin_call *call, const void *request)

@@ -14,7 +14,8 @@ struct kvf_admin_actions {
     char *(*stat_json)(void *context); /* malloc'ed, taken; NULL: out of memory */
     struct kvf_status (*set_read_batch)(void *context, uint64_t mib, struct kvf_why *said);
     void (*evict_dram)(void *context, uint64_t *blocks, uint64_t *bytes);
-    void (*drain)(void *context);
+    void (*drain)(void *context); /* again: nothing */
+    bool (*is_draining)(void *context);
     bool (*is_ready)(void *context);
     struct puts *puts; /* for Sync */
 };

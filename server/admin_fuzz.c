@@ -34,6 +34,12 @@ static void evict_dram(void *context, uint64_t *blocks, uint64_t *bytes)
     kvf_index_evict_all(node.index, blocks, bytes);
 }
 
+static bool is_draining(void *context)
+{
+    (void)context;
+    return false;
+}
+
 static void drain(void *context)
 {
     (void)context;
@@ -51,6 +57,7 @@ static void start(void)
                                         .set_read_batch = set_read_batch,
                                         .evict_dram = evict_dram,
                                         .drain = drain,
+                                        .is_draining = is_draining,
                                         .is_ready = is_ready,
                                         .puts = &node.puts};
     node_set_up();

@@ -16,9 +16,10 @@
 #include <sys/types.h>
 
 enum context_state {
-    CONTEXT_CONNECTED = 0,
-    CONTEXT_REGISTERED,
-    CONTEXT_LEAVING,
+    CONTEXT_CONNECTED = 0, /* accepted; Register is legal, and nothing else */
+    CONTEXT_REGISTERED,    /* by Register: everything else is legal, until Unregister */
+    CONTEXT_LEAVING, /* by engine_leave: the socket is closed; freed when its Gets have ended and its
+                        places are given back */
 };
 
 struct packet {
@@ -67,6 +68,8 @@ struct context {
     char identity[24]; /* "uid:N" */
     char name[64];
     struct kvf_party party;
+    uint64_t busy_quiet_until_ns; /* no line about Gets that are BUSY before that */
+    uint64_t busy_untold;         /* since the last line */
     struct kvf_list gets;
     struct kvf_list begins;
     struct kvf_list puts; /* OPEN or QUARANTINED, in order of id */
@@ -97,6 +100,7 @@ void engine_send_code(struct context *context, uint64_t id, enum kvf_code code,
 /* The context is over: gives back what it holds. It may be gone on return, unless `working`. */
 void engine_leave(struct context *context);
 void engine_protocol_error(struct context *context, const char *text);
+void engine_set_state(struct context *context, enum context_state to);
 void engine_free_if_over(struct context *context);
 void engine_abort_puts(struct context *context);
 /* False: so many blocks more are too many for now, and the engine has been told. */

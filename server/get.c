@@ -473,6 +473,7 @@ static void answer_early(struct get *get, enum kvf_code code)
     if (get->answered_done)
         return;
     if (get->request.state == KVF_REQUEST_QUEUED) {
+        get->refusal = kvf_admission_explain(get->gets->admission, &get->request, KVF_BUSY);
         kvf_admission_withdraw(get->gets->admission, &get->request);
         if (code == KVF_DEADLINE)
             get->status = get_fail(code = KVF_BUSY);
@@ -511,6 +512,7 @@ static void reserve(struct get *get)
             get->request.bytes += kvf_round_up_page(get->items[i].length);
     if (!kvf_admission_can_ever_fit(get->gets->admission, &get->request)) {
         get->status = get_fail(KVF_TOO_LARGE);
+        get->refusal = kvf_admission_explain(get->gets->admission, &get->request, KVF_TOO_LARGE);
         answer_early(get, KVF_TOO_LARGE);
         return;
     }

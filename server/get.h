@@ -93,7 +93,8 @@ struct get {
     void *user;
 
     /* The answer. */
-    struct kvf_status status; /* of the Get as a whole: OK, BUSY, TOO_LARGE */
+    struct kvf_status status;   /* of the Get as a whole: OK, BUSY, TOO_LARGE */
+    struct kvf_refusal refusal; /* of BUSY and TOO_LARGE: what it lacked */
     uint32_t item_count;
     struct get_item *items;
 

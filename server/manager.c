@@ -59,6 +59,37 @@ static void fill_drives(struct kvf_manager *manager, struct kvf_stats *stats,
     }
 }
 
+static size_t add_part(char *text, size_t at, size_t room, uint64_t count, const char *one,
+                       const char *many)
+{
+    if (count == 0 || at >= room)
+        return at;
+    int length = snprintf(text + at, room - at, "%s%llu %s", at > 0 ? ", " : "",
+                          (unsigned long long)count, count == 1 ? one : many);
+    return at + (length > 0 ? (size_t)length : 0);
+}
+
+/* What keeps a drain from its end, in words; the counterpart of is_drained. */
+static void fill_waits_for(struct kvf_manager *manager)
+{
+    char *text = manager->waits_for;
+    size_t room = sizeof(manager->waits_for), at = 0;
+    uint64_t writes = 0;
+    kvf_list_for_each (node, &manager->puts.writing)
+        writes++;
+    text[0] = '\0';
+    at = add_part(text, at, room, kvf_engines_count(manager->engines),
+                  "engine that has not unregistered", "engines that have not unregistered");
+    at = add_part(text, at, room, kvf_peers_sessions(manager->peers), "session of a peer",
+                  "sessions of peers");
+    at = add_part(text, at, room, manager->leases.open, "Read", "Reads");
+    at = add_part(text, at, room, manager->gets.open, "Get", "Gets");
+    at = add_part(text, at, room, kvf_loads_open(manager->loads), "load", "loads");
+    at = add_part(text, at, room, writes, "block that is not on SSD", "blocks that are not on SSD");
+    if (at == 0)
+        (void)snprintf(text, room, "its servers to close");
+}
+
 static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
                        struct kvf_drive_stats drives[KVF_DRIVES_MAX])
 {
@@ -83,6 +114,7 @@ static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
         .query = {.bytes = admission->query.used_bytes,
                   .peak_bytes = admission->query.peak_bytes,
                   .peak_instance_bytes = admission->peak_instance_bytes,
+                  .peak_identity_bytes = admission->peak_identity_bytes,
                   .waited = admission->waited},
         .drain = {.query_bytes = admission->query.used_bytes,
                   .leases = manager->leases.open,
@@ -91,6 +123,10 @@ static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
                   .quarantine_bytes = pull->quarantine_bytes + manager->puts.quarantine_bytes +
                                       kvf_peers_quarantine_bytes(manager->peers)},
     };
+    if (manager->state > MANAGER_READY && manager->state < MANAGER_CLOSED) {
+        fill_waits_for(manager);
+        stats->waits_for = manager->waits_for;
+    }
     fill_drives(manager, stats, drives);
 }
 
@@ -168,6 +204,11 @@ static void drain_asked(void *context)
     kvf_manager_drain(context, "kvferry drain");
 }
 
+static bool is_draining(void *context)
+{
+    return ((const struct kvf_manager *)context)->state > MANAGER_READY;
+}
+
 static bool is_ready(void *context)
 {
     return ((const struct kvf_manager *)context)->state == MANAGER_READY;
@@ -181,6 +222,7 @@ struct kvf_admin_actions manager_admin_actions(struct kvf_manager *manager)
         .set_read_batch = set_read_batch,
         .evict_dram = evict_dram,
         .drain = drain_asked,
+        .is_draining = is_draining,
         .is_ready = is_ready,
         .puts = &manager->puts,
     };

@@ -66,6 +66,7 @@ struct kvf_manager {
     uint64_t drain_deadline_ns;
     uint64_t forced_deadline_ns; /* 0: not forced */
     unsigned servers_open;
+    char waits_for[200]; /* scratch of the statistics */
 };
 
 void manager_set_state(struct kvf_manager *manager, enum manager_state to);

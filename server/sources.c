@@ -1,6 +1,8 @@
 #include "server/sources.h"
 
 #include "base/address.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,8 @@ struct slot {
     struct kvf_source *source;
     char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
     char address[ADDRESS_MAX_BYTES];
+    uint64_t quiet_until_ns; /* no line about refusals before that */
+    uint64_t untold;         /* refusals since the last line */
 };
 
 struct kvf_sources {
@@ -92,11 +96,29 @@ static struct kvf_status judge_address(const struct kvf_sources *sources, const 
 /* Whose bytes are believed. */
 static bool may_serve(void *context, const char *tenant, const char *identity)
 {
-    const struct kvf_sources *sources = context;
+    const struct kvf_sources *sources = ((const struct slot *)context)->sources;
     if (kvf_acl_may(sources->options.acl, identity, tenant, KVF_RIGHT_SERVE))
         return true;
     kvf_audit_denied(sources->options.audit, identity, tenant, "serve", "no_right");
     return false;
+}
+
+/* The first of a second is worth a line; each block says its code anyhow. */
+static void refused(void *context, struct kvf_source *source,
+                    const struct kvf_pull_refusal *refusal)
+{
+    struct slot *slot = context;
+    uint64_t now_ns = kvf_clock_now_ns();
+    char text[160];
+    (void)source;
+    slot->untold++;
+    if (now_ns < slot->quiet_until_ns)
+        return;
+    kvf_pull_refusal_text(refusal, text, sizeof(text));
+    kvf_log_info("sources", "%s refused a Read of tenant %s: %s (%llu since the last such line)",
+                 slot->address, slot->tenant, text, (unsigned long long)slot->untold);
+    slot->untold = 0;
+    slot->quiet_until_ns = now_ns + KVF_NS_PER_S;
 }
 
 static struct kvf_status add(struct kvf_sources *sources, const char *address, const char *tenant,
@@ -117,7 +139,8 @@ static struct kvf_status add(struct kvf_sources *sources, const char *address, c
     options.address = slot->address;
     options.tenant = slot->tenant;
     options.may_serve = may_serve;
-    options.context = sources;
+    options.refused = refused;
+    options.context = slot;
     struct kvf_status status = kvf_source_create(&options, &slot->source);
     if (!kvf_is_ok(status)) {
         free(slot);

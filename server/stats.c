@@ -175,6 +175,7 @@ static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *s
     add_number(json, query, "bytes", stats->query.bytes);
     add_number(json, query, "peak_bytes", stats->query.peak_bytes);
     add_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
+    add_number(json, query, "peak_identity_bytes", stats->query.peak_identity_bytes);
     add_number(json, query, "waited", stats->query.waited);
     add_number(json, root, "coalesced_loads", stats->counters.coalesced_loads);
 }
@@ -199,6 +200,8 @@ char *kvf_stats_json(const struct kvf_stats *stats)
     add_text(&json, root, "state", stats->state);
     if (stats->degraded != NULL)
         add_text(&json, root, "degraded", stats->degraded);
+    if (stats->waits_for != NULL)
+        add_text(&json, root, "waits_for", stats->waits_for);
     add_number(&json, root, "boot_epoch", stats->boot_epoch);
     add_text(&json, root, "transport", stats->transport);
     add_number(&json, root, "read_batch_mib", stats->read_batch_mib);
@@ -279,6 +282,8 @@ static void print_queries(FILE *out, const struct kvf_stats *stats)
     gauge(out, "query_peak_bytes", stats->query.peak_bytes, "The most that was held since start");
     gauge(out, "query_peak_instance_bytes", stats->query.peak_instance_bytes,
           "The most that one instance held since start");
+    gauge(out, "query_peak_identity_bytes", stats->query.peak_identity_bytes,
+          "The most that one identity of peers held since start");
 }
 
 static void print_traffic(FILE *out, const struct kvf_stats *stats)

@@ -77,8 +77,9 @@ struct kvf_counters {
 
 struct kvf_stats {
     const char *node_id;
-    const char *state;    /* STARTING, READY, DRAINING, CLOSED */
-    const char *degraded; /* NULL, or why READY is not the whole truth (a drive is read-only) */
+    const char *state;     /* STARTING, READY, DRAINING, CLOSED */
+    const char *degraded;  /* NULL, or why READY is not the whole truth (a drive is read-only) */
+    const char *waits_for; /* NULL, or what a drain that is going on waits for */
     uint64_t boot_epoch;
     const char *transport; /* "tcp", "verbs" or "ucx" */
     uint64_t read_batch_mib;
@@ -93,7 +94,7 @@ struct kvf_stats {
         uint64_t blocks, bytes; /* blocks known; what the index takes for them, beside the pool */
     } index;
     struct {
-        uint64_t bytes, peak_bytes, peak_instance_bytes;
+        uint64_t bytes, peak_bytes, peak_instance_bytes, peak_identity_bytes;
         uint64_t waited; /* Gets and Reads that were not admitted at once */
     } query;
     struct kvf_drain_gauges drain;

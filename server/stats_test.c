@@ -87,7 +87,7 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     keys_are(at(root, "puts"), "blocks exists busy");
     keys_are(at(root, "pool"), "bytes dirty pull serve clean");
     keys_are(at(root, "index"), "blocks bytes");
-    keys_are(at(root, "query"), "bytes peak_bytes peak_instance_bytes waited");
+    keys_are(at(root, "query"), "bytes peak_bytes peak_instance_bytes peak_identity_bytes waited");
     keys_are(at(root, "drain"), "query_bytes leases pinned_bytes ssd_reads ssd_writes dirty_bytes "
                                 "quarantine_bytes");
     const cJSON *ssd = at(root, "ssd");
@@ -136,6 +136,7 @@ static void json__each_number__comes_from_its_field(void **state)
     stats.counters.puts.exists = 7;
     stats.pool.clean = 8;
     stats.query.peak_instance_bytes = 9;
+    stats.query.peak_identity_bytes = 10;
     stats.query.waited = 10;
     stats.counters.coalesced_loads = 11;
     stats.drain.quarantine_bytes = 12;
@@ -157,6 +158,7 @@ static void json__each_number__comes_from_its_field(void **state)
     assert_int_equal(at(at(root, "puts"), "exists")->valueint, 7);
     assert_int_equal(at(at(root, "pool"), "clean")->valueint, 8);
     assert_int_equal(at(at(root, "query"), "peak_instance_bytes")->valueint, 9);
+    assert_int_equal(at(at(root, "query"), "peak_identity_bytes")->valueint, 10);
     assert_int_equal(at(at(root, "query"), "waited")->valueint, 10);
     assert_int_equal(at(root, "coalesced_loads")->valueint, 11);
     assert_int_equal(at(at(root, "drain"), "quarantine_bytes")->valueint, 12);
@@ -244,6 +246,7 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_index_bytes 0",
         "kvferry_query_peak_bytes 0",
         "kvferry_query_peak_instance_bytes 0",
+        "kvferry_query_peak_identity_bytes 0",
         "kvferry_drain_query_bytes 0",
         "kvferry_drain_leases 0",
         "kvferry_drain_pinned_bytes 0",

@@ -144,25 +144,26 @@ static void sleep_ms(uint64_t ms)
     (void)nanosleep(&pause, NULL);
 }
 
-/* The gauges, each second, as long as the daemon says them. */
-static void show_gauges(struct admin *admin, bool quiet)
+/* What the drain waits for, each second, as long as the daemon says so: in words, and the gauges that are not 0. */
+static void show_progress(struct admin *admin, bool quiet)
 {
     char *text = NULL;
     struct kvf_why why;
     if (!kvf_is_ok(admin_stat(admin, 1000, &text, &why)))
         return;
     cJSON *object = cJSON_Parse(text);
+    const cJSON *waits_for = cJSON_GetObjectItemCaseSensitive(object, "waits_for");
     const cJSON *gauge;
     char line[400] = "";
     size_t at = 0;
     cJSON_ArrayForEach(gauge, cJSON_GetObjectItemCaseSensitive(object, "drain"))
     {
-        if (at < sizeof(line) && cJSON_IsNumber(gauge))
+        if (at < sizeof(line) && cJSON_IsNumber(gauge) && gauge->valuedouble > 0)
             at += (size_t)snprintf(line + at, sizeof(line) - at, " %s=%.15g", gauge->string,
                                    gauge->valuedouble);
     }
-    if (!quiet && at > 0)
-        words_note("drain:%s", line);
+    if (!quiet && cJSON_IsString(waits_for))
+        words_note("drain: waits for %.200s%s%s", waits_for->valuestring, at > 0 ? ";" : "", line);
     cJSON_Delete(object);
     free(text);
 }
@@ -197,7 +198,7 @@ static enum words_exit wait_for_end(struct admin *admin, const struct cli_option
                     "its log");
                 return WORDS_EXIT_FAILED;
             }
-            show_gauges(admin, options->json);
+            show_progress(admin, options->json);
             shown = now;
         }
         sleep_ms(50);
@@ -218,12 +219,15 @@ enum words_exit cli_drain(const struct cli_options *options, char **arguments, s
     struct kvf_status status = admin_drain(admin, options->timeout_ms, &reply, &why);
     if (!kvf_is_ok(status))
         code = words_say("drain", status, why.text);
-    else if (options->wait)
+    else if (options->wait && strcmp(reply.message, "draining") != 0 && !options->json)
+        words_note("drain: %.100s", reply.message);
+    if (code == WORDS_EXIT_OK && options->wait)
         code = wait_for_end(admin, options);
     admin_close(admin);
+    words_clean(reply.message);
     if (code == WORDS_EXIT_OK && options->json)
         (void)printf("{\"drained\": %s}\n", options->wait ? "true" : "false");
     else if (code == WORDS_EXIT_OK)
-        (void)puts(options->wait ? "drained" : "draining");
+        (void)puts(options->wait ? "drained" : reply.message);
     return code;
 }

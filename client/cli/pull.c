@@ -36,6 +36,7 @@ struct puller {
     struct kvf_lookup lookup;
     struct kvf_pull pull;
     bool answered;     /* the look-up, or the pull with all its blocks, is over */
+    bool refused;      /* and that was said */
     size_t quarantine; /* blocks that the lane has not let go of */
 };
 
@@ -47,6 +48,20 @@ static struct kvf_status open_transport(struct puller *puller, struct kvf_why *w
     struct kvf_transport_options options = {
         .loop = puller->loop, .lane_threads = 1, .arenas = &arena, .arena_count = 1};
     return kvf_transport_open("tcp", &options, &puller->transport, why);
+}
+
+/* The first one is worth a line; every block says its code anyhow. */
+static void note_refused(void *context, struct kvf_source *source,
+                         const struct kvf_pull_refusal *refusal)
+{
+    struct puller *puller = context;
+    char text[160];
+    (void)source;
+    if (puller->refused)
+        return;
+    puller->refused = true;
+    kvf_pull_refusal_text(refusal, text, sizeof(text));
+    words_note("pull: %.80s refused a Read: %s", puller->options->source, text);
 }
 
 static struct kvf_status open_source(struct puller *puller)
@@ -64,7 +79,9 @@ static struct kvf_status open_source(struct puller *puller)
                                          .tls = puller->tls,
                                          .node_id = "kvferry-pull",
                                          .process_instance = instance,
-                                         .stats = &puller->stats};
+                                         .stats = &puller->stats,
+                                         .refused = note_refused,
+                                         .context = puller};
     return kvf_source_create(&options, &puller->source);
 }
 

@@ -6,6 +6,10 @@
 #include "client/pull/results.h"
 #include "client/pull/session.h"
 #include "client/pull/source.h"
+#include "proto/peer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 static void expire(struct kvf_pull *pull)
 {
@@ -82,6 +86,21 @@ void kvf_pull_cancel(struct kvf_pull *pull)
     pull_take_back(pull);
     source_place_pull(pull);
     source_settle_soon(pull->source);
+}
+
+void kvf_pull_refusal_text(const struct kvf_pull_refusal *refusal, char *text, size_t room)
+{
+    int length = snprintf(text, room, "%s after %.1f s", kvf_code_name(refusal->status.code),
+                          (double)refusal->waited_ns / KVF_NS_PER_S);
+    if (refusal->short_of == KVF_SHORT_OF_NOTHING || length < 0 || (size_t)length >= room)
+        return;
+    text += length;
+    room -= (size_t)length;
+    if (refusal->short_bytes > 0)
+        (void)snprintf(text, room, ", %" PRIu64 " bytes short of %s", refusal->short_bytes,
+                       kvf_shortage_text(refusal->short_of));
+    else
+        (void)snprintf(text, room, ", short of %s", kvf_shortage_text(refusal->short_of));
 }
 
 void kvf_pull_raise(struct kvf_pull *pull)

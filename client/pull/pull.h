@@ -33,6 +33,14 @@ struct kvf_pull_stats {
     uint64_t quarantine_bytes; /* now: extents that a broken session may still touch */
 };
 
+/* Why a source refused a Read, as it says itself. */
+struct kvf_pull_refusal {
+    struct kvf_status status; /* BUSY, TOO_LARGE, DRAINING, ... */
+    uint32_t short_of;        /* enum kvf_shortage of proto/peer.h, or what we do not know */
+    uint64_t waited_ns;
+    uint64_t short_bytes;
+};
+
 struct kvf_source_options {
     struct kvf_loop *loop;
     struct kvf_rpc *rpc;
@@ -51,8 +59,14 @@ struct kvf_source_options {
     /* The source told us that it drains, or came back as another boot: nothing to do but to know.
      * May be NULL. */
     void (*draining)(void *context, struct kvf_source *source);
+    /* A Read was refused: for the log; each of its blocks ends with the code as well. May be NULL. */
+    void (*refused)(void *context, struct kvf_source *source,
+                    const struct kvf_pull_refusal *refusal);
     void *context;
 };
+
+/* One line: "BUSY after 2.0 s, 9437184 bytes short of the identity's own share". */
+void kvf_pull_refusal_text(const struct kvf_pull_refusal *refusal, char *text, size_t room);
 
 KVF_MUST_USE struct kvf_status kvf_source_create(const struct kvf_source_options *options,
                                                  struct kvf_source **give);

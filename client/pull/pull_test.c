@@ -309,6 +309,9 @@ static void pull__refused__no_release_no_retry(void **state)
         want_and_wait(&wanted, 0, 3);
         assert_all_missed(&wanted, (enum kvf_code)codes[i]);
         assert_int_equal(wanted.told_state[0], KVF_PULL_ENDED);
+        assert_int_equal(fx.refusals, i + 1);
+        assert_non_null(
+            strstr(fx.refusal_text, " after 2.0 s, 4096 bytes short of the identity's own share"));
     }
     run_for_ms(50);
     assert_int_equal(fx.log.reads, 3);

@@ -579,12 +579,27 @@ bool read_granted(struct pull_read *read, const Kvferry__Grants *grants)
     return true;
 }
 
+static void tell_refused(struct kvf_source *source, struct kvf_status why,
+                         const Kvferry__Refused *refused)
+{
+    const uint64_t most_us = UINT64_MAX / KVF_NS_PER_US;
+    struct kvf_pull_refusal refusal = {
+        .status = why,
+        .short_of = refused->short_of,
+        .waited_ns = (refused->waited_us < most_us ? refused->waited_us : most_us) * KVF_NS_PER_US,
+        .short_bytes = refused->short_bytes,
+    };
+    if (source->options.refused != NULL)
+        source->options.refused(source->options.context, source, &refusal);
+}
+
 bool read_refused(struct pull_read *read, const Kvferry__Refused *refused)
 {
     struct kvf_status why = wire_status(refused->code);
     if (read->granted || read->refused || kvf_is_ok(why))
         return false;
     read->refused = true;
+    tell_refused(read->session->source, why, refused);
     if (!read->given_up) {
         results_miss(read->pull, read->slots[0].block);
         doom_all(read, why);

@@ -108,6 +108,9 @@ static void send_refused(struct fx_session *session, uint64_t id, uint32_t code)
     Kvferry__SessionDown down = KVFERRY__SESSION_DOWN__INIT;
     refused.id = id;
     refused.code = code;
+    refused.waited_us = 2000000;
+    refused.short_bytes = 4096;
+    refused.short_of = KVF_SHORT_OF_IDENTITY;
     down.message_case = KVFERRY__SESSION_DOWN__MESSAGE_REFUSED;
     down.refused = &refused;
     send_down(session, &down);
@@ -751,6 +754,15 @@ static void draining(void *context, struct kvf_source *source)
     fx.draining_calls++;
 }
 
+static void refused(void *context, struct kvf_source *source,
+                    const struct kvf_pull_refusal *refusal)
+{
+    (void)context;
+    assert_ptr_equal(source, fx.source);
+    fx.refusals++;
+    kvf_pull_refusal_text(refusal, fx.refusal_text, sizeof(fx.refusal_text));
+}
+
 static bool may_serve(void *context, const char *tenant, const char *identity)
 {
     (void)context;
@@ -774,6 +786,7 @@ void fixture_create_source(bool speculative)
         .stats = &fx.stats,
         .may_serve = may_serve,
         .draining = draining,
+        .refused = refused,
     };
     assert_true(kvf_is_ok(kvf_source_create(&options, &fx.source)));
 }

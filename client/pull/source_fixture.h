@@ -106,6 +106,8 @@ struct fixture {
     unsigned answer_after; /* the first so many Reads are granted */
     unsigned answer_times; /* then so many are answered so; 0: all */
     uint32_t refuse_code;
+    unsigned refusals; /* that the source's user heard of */
+    char refusal_text[120];
 
     uint64_t max_grant_bytes, boot_epoch;
     uint32_t max_blocks, max_open_reads, max_message_bytes;

@@ -78,6 +78,7 @@ def metrics_are_valid_text_and_equal_stat(case):
             "coalesced_loads_total": stat["coalesced_loads"], "queries_waited_total": stat["query"]["waited"],
             "query_peak_bytes": stat["query"]["peak_bytes"],
             "query_peak_instance_bytes": stat["query"]["peak_instance_bytes"],
+            "query_peak_identity_bytes": stat["query"]["peak_identity_bytes"],
         }
         for drive in stat.get("ssd", []):
             same.update({
@@ -107,7 +108,7 @@ def stat_has_every_name(case):
         "pull": ["reads", "blocks", "bytes", "misses"], "serve": ["reads", "blocks", "bytes", "busy"],
         "puts": ["blocks", "exists", "busy"], "pool": ["bytes", "dirty", "pull", "serve", "clean"],
         "index": ["blocks", "bytes"],
-        "query": ["bytes", "peak_bytes", "peak_instance_bytes", "waited"], "drain": GAUGES,
+        "query": ["bytes", "peak_bytes", "peak_instance_bytes", "peak_identity_bytes", "waited"], "drain": GAUGES,
     }
     for name in ("node_id", "state", "boot_epoch", "transport", "read_batch_mib", "coalesced_loads"):
         expect(name in got, f"{name} is absent")
