@@ -140,7 +140,7 @@ static void take_register(struct context *context, uint64_t id,
     }
     (void)snprintf(context->name, sizeof(context->name), "%s", request->name);
     context->instance = ++engines->next_instance;
-    context->state = CONTEXT_REGISTERED;
+    engine_set_state(context, CONTEXT_REGISTERED);
     kvf_timer_stop(engines->options.loop, &context->timer);
     uint32_t arenas = (uint32_t)kvf_pool_arena_count(engines->options.pool);
     for (uint32_t first = 0; first < arenas; first += KVF_WIRE_MAX_FDS) {

@@ -109,6 +109,17 @@ static void close_watch(struct kvf_engines *engines, struct kvf_watch *watch)
     watch->fd = -1;
 }
 
+void engine_set_state(struct context *context, enum context_state to)
+{
+    static const bool allowed[][CONTEXT_LEAVING + 1] = {
+        [CONTEXT_CONNECTED] = {[CONTEXT_REGISTERED] = true, [CONTEXT_LEAVING] = true},
+        [CONTEXT_REGISTERED] = {[CONTEXT_LEAVING] = true},
+        [CONTEXT_LEAVING] = {false},
+    };
+    kvf_assert(allowed[context->state][to]);
+    context->state = to;
+}
+
 void engine_free_if_over(struct context *context)
 {
     struct kvf_engines *engines = context->engines;
@@ -185,7 +196,7 @@ void engine_leave(struct context *context)
         kvf_log_warning("engines",
                         "engine %llu (\"%s\", pid %d) left without unregistering: reaped",
                         (unsigned long long)context->instance, context->name, (int)context->pid);
-    context->state = CONTEXT_LEAVING;
+    engine_set_state(context, CONTEXT_LEAVING);
     close_watch(context->engines, &context->watch);
     bool working = context->working;
     context->working = true;

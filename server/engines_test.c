@@ -1,5 +1,6 @@
 #include "client/engine/wire.h"
 #include "proto/engine.pb-c.h"
+#include "server/engine_context.h"
 #include "server/engines.h"
 #include "server/node_fixture.h"
 
@@ -766,6 +767,19 @@ static void rights__user_not_named_any_more__ended_and_cannot_come_back(void **s
 }
 
 #define ACL_TEST(name) cmocka_unit_test_setup_teardown(name, set_up_acl, tear_down)
+static void set_state__every_pair__follows_the_life_of_a_context(void **state)
+{
+    (void)state;
+    for (enum context_state from = CONTEXT_CONNECTED; from <= CONTEXT_LEAVING; from++)
+        for (enum context_state to = CONTEXT_CONNECTED; to <= CONTEXT_LEAVING; to++) {
+            struct context context = {.state = from};
+            if (to > from)
+                engine_set_state(&context, to);
+            else
+                assert_aborts(engine_set_state(&context, to));
+        }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -791,6 +805,7 @@ int main(void)
         ACL_TEST(rights__read_taken_away__a_block_looks_like_one_that_is_not_there),
         ACL_TEST(rights__write_taken_away__puts_and_forget_are_denied),
         ACL_TEST(rights__user_not_named_any_more__ended_and_cannot_come_back),
+        TEST(set_state__every_pair__follows_the_life_of_a_context),
     };
     return cmocka_run_group_tests_name("server/engines", tests, NULL, NULL);
 }

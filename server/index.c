@@ -235,11 +235,22 @@ void kvf_index_unlink(struct kvf_index *index, struct kvf_entry *entry)
         free_entry(index, entry);
 }
 
+static void set_state(struct kvf_entry *entry, enum kvf_entry_state to)
+{
+    static const bool allowed[][KVF_ENTRY_READY + 1] = {
+        [KVF_ENTRY_PENDING] = {[KVF_ENTRY_READY] = true},
+        [KVF_ENTRY_PULLING] = {[KVF_ENTRY_READY] = true},
+        [KVF_ENTRY_READY] = {false},
+    };
+    kvf_assert(allowed[entry->state][to]);
+    entry->state = to;
+}
+
 void kvf_entry_ready(struct kvf_index *index, struct kvf_entry *entry, uint32_t crc32c)
 {
     if (entry->state == KVF_ENTRY_PENDING)
         drop_hidden(index, entry); /* new content; what was pulled is the old one once more */
-    entry->state = KVF_ENTRY_READY;
+    set_state(entry, KVF_ENTRY_READY);
     entry->crc32c = crc32c;
     entry->resident = entry->verified = true;
     entry->generation = (struct kvf_generation){.epoch = index->options.boot_epoch,

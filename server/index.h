@@ -31,9 +31,9 @@ struct kvf_index;
 struct kvf_load;
 
 enum kvf_entry_state {
-    KVF_ENTRY_PENDING = 0,
-    KVF_ENTRY_PULLING,
-    KVF_ENTRY_READY,
+    KVF_ENTRY_PENDING = 0, /* a put has its place and writes it: found, but not to be had */
+    KVF_ENTRY_PULLING,     /* a source's bytes are on their way: a miss to everybody but its Gets */
+    KVF_ENTRY_READY,       /* by commit, verified pull or record: it has a generation, for good */
 };
 
 struct kvf_entry {

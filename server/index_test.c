@@ -541,6 +541,14 @@ static void create__fails_at_each_step__leaves_nothing(void **state)
     kvf_index_destroy(other, false);
 }
 
+static void ready__a_second_time__is_an_assert(void **state)
+{
+    (void)state;
+    struct kvf_entry *entry = add("t/f", "a");
+    assert_aborts(kvf_entry_ready(index_, entry, 2));
+    kvf_entry_unpin(index_, entry);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -588,6 +596,7 @@ int main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(create__fails_at_each_step__leaves_nothing, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(ready__a_second_time__is_an_assert, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("server/index", tests, NULL, NULL);
 }

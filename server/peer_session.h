@@ -17,10 +17,10 @@
 #define UNPACKED_BYTES (4u << 20)
 
 enum session_state {
-    SESSION_HELLO = 0,
-    SESSION_WELCOMED,
-    SESSION_OPEN,
-    SESSION_CLOSING,
+    SESSION_HELLO = 0, /* the call is there; Hello is legal, and nothing else */
+    SESSION_WELCOMED,  /* by Hello: nonces are out, the lane must come; Reads may come already */
+    SESSION_OPEN,      /* by the lane: Reads are served */
+    SESSION_CLOSING,   /* by peer_end, from anywhere: only ends of what is open are taken */
 };
 
 /* Who calls, over all its sessions. */
@@ -64,6 +64,7 @@ struct kvf_peers {
 
 /* ---- peers.c ---- */
 
+void peer_set_state(struct session *session, enum session_state to);
 void peer_send(struct session *session, const Kvferry__SessionDown *down);
 /* End call and lane together, and every lease. The session may be gone on return, unless `working`. */
 void peer_end(struct session *session, enum kvf_code code, const char *text);

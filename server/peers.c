@@ -71,6 +71,18 @@ static void leave_identity(struct identity *identity)
     free(identity);
 }
 
+void peer_set_state(struct session *session, enum session_state to)
+{
+    static const bool allowed[][SESSION_CLOSING + 1] = {
+        [SESSION_HELLO] = {[SESSION_WELCOMED] = true, [SESSION_CLOSING] = true},
+        [SESSION_WELCOMED] = {[SESSION_OPEN] = true, [SESSION_CLOSING] = true},
+        [SESSION_OPEN] = {[SESSION_CLOSING] = true},
+        [SESSION_CLOSING] = {false},
+    };
+    kvf_assert(allowed[session->state][to]);
+    session->state = to;
+}
+
 static void free_if_over(struct session *session)
 {
     if (session->state != SESSION_CLOSING || session->call != NULL || session->lane != NULL ||
@@ -90,7 +102,7 @@ void peer_end(struct session *session, enum kvf_code code, const char *text)
         free_if_over(session);
         return;
     }
-    session->state = SESSION_CLOSING;
+    peer_set_state(session, SESSION_CLOSING);
     kvf_timer_stop(session->peers->options.loop, &session->timer);
     bool working = session->working;
     session->working = true;
@@ -145,7 +157,7 @@ static void lane_opened(struct kvf_lane *lane, void *user)
     (void)lane;
     if (session->state != SESSION_WELCOMED)
         return;
-    session->state = SESSION_OPEN;
+    peer_set_state(session, SESSION_OPEN);
     kvf_timer_stop(session->peers->options.loop, &session->timer);
 }
 
@@ -265,7 +277,7 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
         peer_end(session, (enum kvf_code)status.code, "no lane can be opened now");
         return;
     }
-    session->state = SESSION_WELCOMED;
+    peer_set_state(session, SESSION_WELCOMED);
     send_welcome(session, &nonces);
 }
 

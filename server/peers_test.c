@@ -1,6 +1,7 @@
 #include "proto/peer.h"
 #include "proto/peer.pb-c.h"
 #include "server/node_fixture.h"
+#include "server/peer_session.h"
 
 #include <stdio.h>
 
@@ -760,6 +761,20 @@ static void audit__forced_end__one_line(void **state)
 }
 
 #define STRANGERS_TEST(name) cmocka_unit_test_setup_teardown(name, set_up_strangers, tear_down)
+static void set_state__every_pair__follows_the_life_of_a_session(void **state)
+{
+    (void)state;
+    for (enum session_state from = SESSION_HELLO; from <= SESSION_CLOSING; from++)
+        for (enum session_state to = SESSION_HELLO; to <= SESSION_CLOSING; to++) {
+            struct session session = {.state = from};
+            bool legal = from != SESSION_CLOSING && (to == from + 1 || to == SESSION_CLOSING);
+            if (legal)
+                peer_set_state(&session, to);
+            else
+                assert_aborts(peer_set_state(&session, to));
+        }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -785,6 +800,7 @@ int main(void)
         TEST(audit__reads_of_every_outcome__one_line_each),
         TEST(audit__read_cut_off_by_the_session__one_line),
         TEST(audit__forced_end__one_line),
+        TEST(set_state__every_pair__follows_the_life_of_a_session),
     };
     return cmocka_run_group_tests_name("server/peers", tests, NULL, NULL);
 }

@@ -83,10 +83,28 @@ void reads_free(struct kvf_source *source)
 
 /* ---- slots ---- */
 
+static void set_state(struct pull_slot *slot, enum slot_state to)
+{
+    static const bool allowed[][SLOT_SETTLED + 1] = {
+        [SLOT_ASKED] = {[SLOT_GRANTED] = true,
+                        [SLOT_PENDING] = true,
+                        [SLOT_RETURNING] = true,
+                        [SLOT_DOOMED] = true},
+        [SLOT_GRANTED] = {[SLOT_RETURNING] = true, [SLOT_DOOMED] = true, [SLOT_SETTLED] = true},
+        [SLOT_PENDING] = {[SLOT_RETURNING] = true, [SLOT_DOOMED] = true},
+        [SLOT_RETURNING] = {[SLOT_DOOMED] = true, [SLOT_SETTLED] = true},
+        [SLOT_DOOMED] = {[SLOT_QUARANTINED] = true, [SLOT_SETTLED] = true},
+        [SLOT_QUARANTINED] = {[SLOT_SETTLED] = true},
+        [SLOT_SETTLED] = {false},
+    };
+    kvf_assert(allowed[slot->state][to]);
+    slot->state = (uint8_t)to;
+}
+
 static void settle(struct pull_read *read, struct pull_slot *slot)
 {
-    kvf_assert(slot->lane_ended && slot->state != SLOT_SETTLED);
-    slot->state = SLOT_SETTLED;
+    kvf_assert(slot->lane_ended);
+    set_state(slot, SLOT_SETTLED);
     read->unsettled--;
 }
 
@@ -101,7 +119,7 @@ static void move_on(struct pull_read *read, struct pull_slot *slot, enum slot_st
 {
     if (slot->state == SLOT_PENDING)
         read->pending--;
-    slot->state = (uint8_t)state;
+    set_state(slot, state);
 }
 
 static void doom(struct pull_read *read, uint32_t i, struct kvf_status verdict)
@@ -162,7 +180,8 @@ static void verify(struct pull_read *read, uint32_t i)
 static void give_back(struct pull_read *read, uint32_t i, bool postponed)
 {
     struct pull_slot *slot = &read->slots[i];
-    move_on(read, slot, SLOT_RETURNING);
+    if (slot->state != SLOT_RETURNING)
+        move_on(read, slot, SLOT_RETURNING);
     if (!slot->lane_ended)
         return;
     settle(read, slot);
@@ -368,7 +387,7 @@ void read_expire(struct pull_read *read)
         struct pull_slot *slot = &read->slots[i];
         if (slot->state != SLOT_DOOMED)
             continue;
-        slot->state = SLOT_QUARANTINED;
+        set_state(slot, SLOT_QUARANTINED);
         results_quarantine(read->pull, slot->block, slot->verdict);
     }
     if (read->lane_open > 0)
@@ -541,7 +560,7 @@ static void slot_granted(struct pull_read *read, uint32_t i, const Kvferry__Gran
     struct pull_slot *slot = &read->slots[i];
     struct kvf_pull_block *block = &read->pull->blocks[slot->block];
     if (grant->code == KVF_PENDING && !results_is_behind_miss(read->pull, slot->block)) {
-        slot->state = SLOT_PENDING;
+        set_state(slot, SLOT_PENDING);
         read->pending++;
         if (!slot->lane_ended)
             withdraw(read, i);
@@ -561,7 +580,7 @@ static void slot_granted(struct pull_read *read, uint32_t i, const Kvferry__Gran
     block->generation = generation;
     block->crc32c = grant->crc32c;
     block->tier = wire_tier(grant->tier);
-    slot->state = SLOT_GRANTED;
+    set_state(slot, SLOT_GRANTED);
     if (slot->lane_ended)
         verify(read, i);
 }

@@ -2,6 +2,19 @@
 
 #include "client/pull/source.h"
 
+static void set_state(struct kvf_pull_block *block, enum kvf_pull_block_state to)
+{
+    static const bool allowed[][KVF_PULL_QUARANTINED + 1] = {
+        [KVF_PULL_WAITING] = {[KVF_PULL_ASKED] = true, [KVF_PULL_ENDED] = true},
+        [KVF_PULL_ASKED] =
+            {[KVF_PULL_WAITING] = true, [KVF_PULL_ENDED] = true, [KVF_PULL_QUARANTINED] = true},
+        [KVF_PULL_ENDED] = {false},
+        [KVF_PULL_QUARANTINED] = {[KVF_PULL_ENDED] = true},
+    };
+    kvf_assert(allowed[block->state][to]);
+    block->state = to;
+}
+
 void results_init(struct kvf_pull *pull, struct kvf_source *source)
 {
     pull->source = source;
@@ -23,7 +36,7 @@ void results_init(struct kvf_pull *pull, struct kvf_source *source)
     for (uint32_t i = 0; i < pull->block_count; i++) {
         struct kvf_pull_block *block = &pull->blocks[i];
         kvf_assert(block->length > 0 && block->length <= block->extent.bytes);
-        block->state = KVF_PULL_WAITING;
+        block->state = KVF_PULL_WAITING; /* its life begins */
         kvf_list_init(&block->node);
         block->commits = 0;
         block->postponed = block->told = false;
@@ -46,8 +59,8 @@ static void queue_block(struct kvf_pull *pull, struct kvf_pull_block *block)
 void results_asked(struct kvf_pull *pull, uint32_t i)
 {
     struct kvf_pull_block *block = &pull->blocks[i];
-    kvf_assert(block->state == KVF_PULL_WAITING && !block->postponed);
-    block->state = KVF_PULL_ASKED;
+    kvf_assert(!block->postponed);
+    set_state(block, KVF_PULL_ASKED);
     pull->askable_blocks--;
 }
 
@@ -64,7 +77,7 @@ void results_wait(struct kvf_pull *pull, uint32_t i)
         results_end(pull, i, pull_fail(KVF_NOT_FOUND));
         return;
     }
-    block->state = KVF_PULL_WAITING;
+    set_state(block, KVF_PULL_WAITING);
     pull->askable_blocks++;
     if (i < pull->next_block)
         pull->next_block = i;
@@ -114,18 +127,18 @@ static void set_result(struct kvf_pull *pull, struct kvf_pull_block *block,
 void results_end(struct kvf_pull *pull, uint32_t i, struct kvf_status status)
 {
     struct kvf_pull_block *block = &pull->blocks[i];
-    kvf_assert(block->state == KVF_PULL_WAITING || block->state == KVF_PULL_ASKED);
+    kvf_assert(block->state != KVF_PULL_QUARANTINED); /* that is results_free's */
     set_result(pull, block, status);
-    block->state = KVF_PULL_ENDED;
+    set_state(block, KVF_PULL_ENDED);
     queue_block(pull, block);
 }
 
 void results_quarantine(struct kvf_pull *pull, uint32_t i, struct kvf_status status)
 {
     struct kvf_pull_block *block = &pull->blocks[i];
-    kvf_assert(block->state == KVF_PULL_ASKED && !kvf_is_ok(status));
+    kvf_assert(!kvf_is_ok(status));
     set_result(pull, block, status);
-    block->state = KVF_PULL_QUARANTINED;
+    set_state(block, KVF_PULL_QUARANTINED);
     pull->quarantined_blocks++;
     pull->source->options.stats->quarantine_bytes += block->extent.bytes;
     queue_block(pull, block);
@@ -135,7 +148,7 @@ void results_free(struct kvf_pull *pull, uint32_t i)
 {
     struct kvf_pull_block *block = &pull->blocks[i];
     kvf_assert(block->state == KVF_PULL_QUARANTINED);
-    block->state = KVF_PULL_ENDED;
+    set_state(block, KVF_PULL_ENDED);
     pull->source->options.stats->quarantine_bytes -= block->extent.bytes;
     /* Between the result and its telling nothing else runs: the caller knows it as quarantined. */
     kvf_assert(block->told);
