@@ -220,6 +220,11 @@ void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__Eng
         get_cancel(get->get);
         return;
     }
+    if (get !=
+        NULL) { /* it crossed with the answer, which nobody may ever read: nobody wants the blocks */
+        engine_drop_get(get);
+        return;
+    }
     kvf_list_for_each_safe (node, &context->begins) {
         struct engine_begin *mine = kvf_container(node, struct engine_begin, node);
         if (mine->id != request->id)

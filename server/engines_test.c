@@ -780,6 +780,23 @@ static void set_state__every_pair__follows_the_life_of_a_context(void **state)
         }
 }
 
+static void cancel__crossed_with_the_answer__gives_everything_back(void **state)
+{
+    (void)state;
+    struct engine engine;
+    node_put(&node, 1);
+    join(&engine);
+    assert_int_equal(register_engine(&engine), KVF_OK);
+    uint64_t get = send_get(&engine, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(node.admission.query.used_bytes > 0); /* answered, and nobody reads the answer */
+    uint64_t cancel = send_cancel(&engine, get);
+    node_run_until(node.admission.query.used_bytes == 0);
+    assert_int_equal(code_of(&engine, get), KVF_OK);
+    assert_int_equal(code_of(&engine, cancel), KVF_OK);
+    assert_int_equal(code_of(&engine, send_release(&engine, get)), KVF_OK); /* harmless */
+    leave(&engine);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -806,6 +823,7 @@ int main(void)
         ACL_TEST(rights__write_taken_away__puts_and_forget_are_denied),
         ACL_TEST(rights__user_not_named_any_more__ended_and_cannot_come_back),
         TEST(set_state__every_pair__follows_the_life_of_a_context),
+        TEST(cancel__crossed_with_the_answer__gives_everything_back),
     };
     return cmocka_run_group_tests_name("server/engines", tests, NULL, NULL);
 }

@@ -233,6 +233,16 @@ static void cancel(struct consumer *consumer, uint64_t id)
     up(consumer, &message);
 }
 
+static void raise_read(struct consumer *consumer, uint64_t id)
+{
+    Kvferry__SessionUp message = KVFERRY__SESSION_UP__INIT;
+    Kvferry__Raise body = KVFERRY__RAISE__INIT;
+    body.id = id;
+    message.message_case = KVFERRY__SESSION_UP__MESSAGE_RAISE;
+    message.raise = &body;
+    up(consumer, &message);
+}
+
 static int set_up_with(const struct kvf_acl *acl)
 {
     node_set_up();
@@ -775,6 +785,95 @@ static void set_state__every_pair__follows_the_life_of_a_session(void **state)
         }
 }
 
+static void read__cancelled_in_any_phase__leaves_nothing(void **state)
+{
+    (void)state;
+    node_put(&node, 1);
+    for (int phase = 0; phase < 4; phase++) {
+        struct consumer consumer;
+        node_evict(&node);
+        open_session(&consumer);
+        if (phase == 0)
+            node_take_memory(&node);
+        read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+        if (phase == 0)
+            node_run_until(!kvf_list_is_empty(&node.admission.queues[KVF_CLASS_SERVE]));
+        else if (phase == 1)
+            node_run_until(node.leases.open == 1);
+        else
+            node_run_until(consumer.grants == 1);
+        if (phase == 3)
+            node_run_until(node.counters.serve.blocks > 0);
+        cancel(&consumer, 1);
+        cancel(&consumer, 1);
+        release(&consumer, 1);
+        node_run_until(node.leases.open == 0);
+        node_return_memory(&node);
+        node_assert_idle(&node);
+        hang_up(&consumer);
+    }
+}
+
+static void release__a_second_time__changes_nothing(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    node_put(&node, 1);
+    open_session(&consumer);
+    read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    read_blocks(&consumer, 2, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == 2);
+    for (int i = 0; i < 3; i++)
+        release(&consumer, 1);
+    raise_read(&consumer, 1); /* what crossed is ignored */
+    cancel(&consumer, 1);
+    node_run_until(node.leases.open == 1);
+    read_blocks(&consumer, 3, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == 3); /* the session lives, Read 2 is still pinned */
+    assert_int_equal(node.leases.open, 2);
+    hang_up(&consumer);
+}
+
+static void release__of_somebody_elses_read__ends_the_impostor_alone(void **state)
+{
+    (void)state;
+    struct consumer owner, impostor;
+    node_put(&node, 1);
+    open_session(&owner);
+    for (uint64_t id = 1; id <= 3; id++)
+        read_blocks(&owner, id, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(owner.grants == 3);
+    void (*const say[])(struct consumer *, uint64_t) = {release, cancel, raise_read};
+    for (unsigned i = 0; i < 3; i++) {
+        call(&impostor);
+        say_hello(&impostor, KVF_PEER_VERSION, "u", "tcp");
+        node_run_until(impostor.welcomes == 1);
+        say[i](&impostor, 3); /* ids belong to their session: here it is from the future */
+        node_run_until(impostor.call == NULL);
+        assert_int_equal(impostor.status.code, KVF_PROTOCOL);
+        hang_up(&impostor);
+        assert_int_equal(node.leases.open, 3);
+    }
+    assert_non_null(owner.call);
+    hang_up(&owner);
+}
+
+static void release__lost__session_ends_two_seconds_after_the_deadline(void **state)
+{
+    (void)state;
+    struct consumer consumer;
+    node_put(&node, 1);
+    node.leases.max_lease_ns = 100 * KVF_NS_PER_MS;
+    open_session(&consumer);
+    read_blocks(&consumer, 1, NODE_SPACE, 1, 1, NODE_BLOCK_BYTES);
+    node_run_until(consumer.grants == 1);
+    node_run_until(consumer.call == NULL);
+    assert_int_equal(consumer.status.code, KVF_DEADLINE);
+    node_run_until(kvf_peers_sessions(node.peers) == 0);
+    node_assert_idle(&node);
+    hang_up(&consumer);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -801,6 +900,10 @@ int main(void)
         TEST(audit__read_cut_off_by_the_session__one_line),
         TEST(audit__forced_end__one_line),
         TEST(set_state__every_pair__follows_the_life_of_a_session),
+        TEST(read__cancelled_in_any_phase__leaves_nothing),
+        TEST(release__a_second_time__changes_nothing),
+        TEST(release__of_somebody_elses_read__ends_the_impostor_alone),
+        TEST(release__lost__session_ends_two_seconds_after_the_deadline),
     };
     return cmocka_run_group_tests_name("server/peers", tests, NULL, NULL);
 }
