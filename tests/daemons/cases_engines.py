@@ -227,3 +227,23 @@ def start_and_stop_leave_no_socket(case):
     a.start()
     a.signal(signal.SIGINT)
     a.must_exit(0)
+
+
+def drain_says_what_it_waits_for(case):
+    """On stderr, each second; who asks a second time hears that it is draining already."""
+    a = case.start(case.daemon("a", ssd_mib=768))
+    engine = case.engine(a)
+    waiting = a.begin("drain", "--wait")
+    case.eventually(10, "the engine hears of the drain", lambda: engine.ask("poll")[0] == "DRAINING")
+    expect_equal(a.must("drain").out, "draining already\n", "a second drain says")
+    second = a.begin("drain", "--wait")
+    time.sleep(2.2)
+    engine.must("close")
+    first, second = waiting.end(), second.end()
+    expect("drain: draining already" in second.err, f"the second drain does not say so: {second.err}")
+    for result, least in ((first, 2), (second, 1)):
+        result.must_end_with(0)
+        expect_equal(result.out, "drained\n", "drain --wait says")
+        lines = [line for line in result.err.splitlines() if "waits for 1 engine that has not unregistered" in line]
+        expect(len(lines) >= least, f"{least} lines or more were expected: {result.err}")
+    a.must_exit(0)

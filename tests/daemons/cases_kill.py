@@ -325,3 +325,78 @@ def kill_either_daemon_again_and_again(case):
     puller = case.engine(b)
     case.eventually(10, "every block comes", lambda: puller.must(
         "check", NS, a.source, 20000, MIB, 0, 300).get("OK") == 300)
+
+
+def _reused_extents(case, daemon, ns):
+    """An engine fills every extent that is free here and holds the blocks: nothing else may write there."""
+    keeper = case.engine(daemon, name="keeper")
+    keeper.must("put", ns, 30000, MIB, 5000, 60)
+    found = keeper.must("get", ns, "-", 10000, MIB, 5000, 60)
+    expect_equal((found["OK"], found["wrong"]), (60, 0), "blocks in the reused extents")
+    return keeper
+
+
+def stopped_source_that_goes_on_writes_nowhere(case):
+    """Stopped in the middle of a pull, it wakes up when its consumer has given the destinations to others."""
+    a = case.daemon("a", ssd_mib=768, listen=True)
+    b = case.daemon("b", pool_mib=256)
+    case.start(a, b)
+    engine = case.engine(a)
+    engine.must("put", NS, 30000, NINE_MIB, 0, 7)
+    a.settle()
+    puller = case.engine(b)
+    for _ in range(20):  # until it is caught in the middle
+        b.must("evict", "--dram")
+        a.must("evict", "--dram")
+        reads = b.metric("pull_reads_total")
+        began = time.monotonic()
+        puller.start("get", NS, a.source, 4000, NINE_MIB, 0, 7)
+        case.eventually(30, "the pull is granted", lambda: b.metric("pull_reads_total") > reads)
+        a.signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        _, found = puller.answer()
+        seconds = time.monotonic() - began
+        if found["OK"] < 7:
+            break
+        a.signal(signal.SIGCONT)
+        puller.must("release")
+    expect(found["OK"] < 7, "never stopped in the middle of a pull")
+    expect_equal(found["wrong"], 0, "wrong blocks")
+    expect(3.6 <= seconds <= 4.4 * case.slowness, f"a deadline of 4 s was heard after {seconds:.2f} s")
+    puller.must("release")
+    keeper = _reused_extents(case, b, NS)
+    time.sleep(max(0, stopped + 5 - time.monotonic()))
+    a.signal(signal.SIGCONT)
+    time.sleep(1)
+    expect_equal(keeper.must("held")["wrong"], 0, "blocks that late bytes have changed")
+    for daemon in (a, b):
+        case.eventually(15, "the quarantine is empty", lambda: daemon.stat()["drain"]["quarantine_bytes"] == 0)
+    keeper.must("release")
+    a.gauges_return_to_zero(15)
+
+
+def stopped_consumer_that_goes_on_harms_nobody(case):
+    """It wakes up when its source has ended the session; what it sends and what the source reads is nobody's any more."""
+    a = case.daemon("a", ssd_mib=768, pool_mib=256, listen=True)
+    b = case.daemon("b", pool_mib=256)
+    case.start(a, b)
+    engine = case.engine(a)
+    engine.must("put", NS, 30000, NINE_MIB, 0, 7)
+    a.settle()
+    puller = case.engine(b)
+    reads = b.metric("pull_reads_total")
+    puller.start("get", NS, a.source, 2000, NINE_MIB, 0, 7)
+    case.eventually(30, "the pull is granted", lambda: b.metric("pull_reads_total") > reads)
+    b.signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    a.gauges_return_to_zero(15)  # at the deadline and the grace at the latest, without a word of the consumer
+    keeper = _reused_extents(case, a, NS)
+    time.sleep(max(0, stopped + 5 - time.monotonic()))
+    b.signal(signal.SIGCONT)
+    _, found = puller.answer()
+    expect_equal(found["wrong"], 0, "wrong blocks")
+    puller.must("release")
+    expect_equal(keeper.must("held")["wrong"], 0, "blocks that changed")
+    keeper.must("release")
+    for daemon in (a, b):
+        daemon.gauges_return_to_zero(15)

@@ -43,10 +43,17 @@ def die_with_parent():
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+given_ports = set()
+
+
 def free_port():
-    """Below the range of ports that the kernel hands out, so that no connection of ours takes it meanwhile."""
+    """Below the range of ports that the kernel hands out, so that no connection of ours takes it meanwhile; no port twice,
+    for cases may run side by side."""
     for _ in range(1000):
         port = random.randint(15000, 30000)
+        if port in given_ports:
+            continue
+        given_ports.add(port)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -108,6 +115,35 @@ class Command:
     def kill(self):
         self.process.kill()
         self.process.communicate()
+
+
+class Load(Command):
+    """An engine under load: it says when it has registered, and at its end what it did."""
+
+    def __init__(self, case, words):
+        super().__init__([case.binary("engine_load"), *words], case.directory, case.environment)
+        self.code = None
+        expect("registered" in self.process.stdout.readline(), "an engine under load did not register")
+
+    def leave(self, how, seconds=40):
+        """`term`, `kill` or None (it goes by itself); the exit status, in self.code, and what it says."""
+        if how and self.is_running():
+            self.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGKILL)
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise Failed(f"an engine under load still ran {seconds} s after its end was due") from None
+        expect(not FINDINGS.search(err), f"an engine under load said: {err}")
+        self.code = self.process.returncode
+        return json.loads(out.splitlines()[-1]) if self.code == 0 else {"err": err}
+
+    def must_leave(self, how="term", seconds=40):
+        said = self.leave(how, seconds)
+        expect(self.code == 0, f"an engine under load ended with {self.code}: {said}")
+        expect_equal(said["wrong"], 0, "wrong blocks")
+        return said
 
 
 class Probe:
@@ -399,6 +435,13 @@ class Case:
         probe = self.probe()
         probe.must("open", daemon.run_dir, name)
         return probe
+
+    def load(self, daemon, name, ns, seed=1, prefixes=1, blocks=12, block_bytes=1 << 20, seconds=0, source=None):
+        """An engine under load (engine_load.c) that is registered with this daemon."""
+        load = Load(self, [daemon.run_dir, name, ns, seed, prefixes, blocks, block_bytes, seconds] +
+                    ([source.source] if source else []))
+        self.commands.append(load)
+        return load
 
     def probe(self):
         probe = Probe(self)
