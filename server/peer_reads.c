@@ -260,7 +260,6 @@ static struct kvf_lease *make_lease(struct session *session, const Kvferry__Read
 
 void peer_take_read(struct session *session, const Kvferry__Read *read)
 {
-    struct kvf_peers *peers = session->peers;
     const char *wrong = judge_read(session, read);
     if (wrong != NULL) {
         peer_protocol_error(session, wrong);
