@@ -138,8 +138,8 @@ int main(int argc, char **argv)
                  gb_per_s(&mixed), gb_per_s(&alone), (double)payload / wrote_s / 1e9,
                  (double)device / (double)payload,
                  (unsigned long long)daemon_drive_stat(dir, "dropped"),
-                 (unsigned long long)(mixed.missing + alone.missing),
-                 (unsigned long long)(mixed.elsewhere + alone.elsewhere), seconds, mixed.count);
+                 (unsigned long long)mixed.missing + alone.missing,
+                 (unsigned long long)mixed.elsewhere + alone.elsewhere, seconds, mixed.count);
     (void)kvf_client_close(getter);
     (void)kvf_client_close(putter);
     return 0;

@@ -196,7 +196,10 @@ static int by_size(const void *a, const void *b)
 static double percentile_ms(const struct load *load, unsigned per_cent)
 {
     uint64_t count = load->requests < LATENCIES_MAX ? load->requests : LATENCIES_MAX;
-    return count > 0 ? load->latencies_us[(count - 1) * per_cent / 100] / 1e3 : 0;
+    if (count == 0)
+        return 0;
+    size_t at = (count - 1) * per_cent / 100;
+    return load->latencies_us[at] / 1e3;
 }
 
 static void print(struct load *load, struct kvf_status closed)
