@@ -100,8 +100,8 @@ def refused_ssd_capacity_beyond_the_disk(case):
 def refused_ssd_directory_in_use(case):
     a = case.start(case.daemon("a", ssd_mib=512))
     a.put(NS, "k", case.file("in", MIB))
+    a.settle()  # so that nobody else writes there now
     _refused(case, 1, ["a/ssd"], ssd_path="a/ssd")
-    a.settle()
     a.get(NS, "k")
     case.same(case.path("in"), a.output("k"), "the first daemon's block")
 
