@@ -194,6 +194,7 @@ struct kvf_drive_stats {
     uint64_t read_device_bytes;
     uint64_t write_payload_bytes;
     uint64_t write_device_bytes;
+    uint64_t write_syncs;      /* fdatasyncs that succeeded */
     uint64_t registrations;    /* of the arenas as fixed buffers: 1 where rings can share it */
     uint64_t dropped;          /* appends that ended without being written */
     uint64_t reads_in_flight;  /* reads that have not ended */

@@ -168,11 +168,11 @@ static void handle(struct kvf_writer *writer, struct kvf_io *io)
     struct write *write = kvf_container(io, struct write, io);
     struct kvf_lane *lane = write->batch->lane;
     int error;
-    if (io->kind == KVF_IO_WRITE && io->result > 0) {
-        (void)pthread_mutex_lock(&writer->store->lock);
-        lane->drive->stats.write_device_bytes += (uint64_t)io->result;
-        (void)pthread_mutex_unlock(&writer->store->lock);
-    }
+    (void)pthread_mutex_lock(&writer->store->lock);
+    lane->drive->stats.write_device_bytes +=
+        io->kind == KVF_IO_WRITE && io->result > 0 ? (uint64_t)io->result : 0;
+    lane->drive->stats.write_syncs += io->kind == KVF_IO_SYNC && io->result >= 0;
+    (void)pthread_mutex_unlock(&writer->store->lock);
     if (judge(write, &error)) {
         finish_write(writer, write, error);
     } else {
