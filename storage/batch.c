@@ -6,8 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GATHER_BYTES (UINT64_C(256) << 10) /* shorter runs are copied together */
-#define GROUP_BYTES_MAX (16 * KVF_MIB)
+#define GROUP_BYTES (16 * KVF_MIB) /* of payload: then it takes no more */
 
 /* ---- building ---- */
 
@@ -45,7 +44,7 @@ static bool plan_takes(const struct kvf_filling *filling, const struct plan *pla
     uint64_t headers = plan->header_bytes + header;
     uint64_t payload = plan->payload_bytes + kvf_round_up_page(append->record.length);
     uint64_t index = filling->index_bytes + headers;
-    if (plan->count > 0 && payload > GROUP_BYTES_MAX)
+    if (plan->payload_bytes >= GROUP_BYTES)
         return false;
     if (KVF_GROUP_PREFIX_BYTES + headers > KVF_GROUP_PAGES_MAX_BYTES ||
         index > kvf_index_max_bytes(segment_bytes))
@@ -206,32 +205,43 @@ static void consume(struct kvf_batch *batch, const struct kvf_run *part, uint64_
         batch->at = batch->at->next;
 }
 
-static bool belongs_to(const struct kvf_run *piece, const struct kvf_run *part)
-{
-    return part->bytes < GATHER_BYTES && part->offset == piece->offset + piece->bytes &&
-           piece->bytes + part->bytes <= KVF_BATCH_PIECE_BYTES;
-}
-
-bool kvf_batch_next_piece(struct kvf_batch *batch, uint8_t *staging, struct kvf_run *piece)
+bool kvf_batch_is_out(const struct kvf_batch *batch)
 {
     struct kvf_run part;
-    if (batch->error != 0 || !front(batch, &part))
-        return false;
-    *piece = part;
-    if (piece->bytes > KVF_BATCH_PIECE_BYTES)
-        piece->bytes = KVF_BATCH_PIECE_BYTES;
-    consume(batch, &part, piece->bytes);
-    if (piece->bytes >= GATHER_BYTES)
-        return true;
-    while (front(batch, &part) && belongs_to(piece, &part)) {
-        if (piece->memory != staging)
-            memcpy(staging, piece->memory, piece->bytes);
-        piece->memory = staging;
-        memcpy(staging + piece->bytes, part.memory, part.bytes);
-        piece->bytes += part.bytes;
-        consume(batch, &part, part.bytes);
+    return !front(batch, &part);
+}
+
+static bool follows(const struct kvf_piece *piece, const struct kvf_run *part)
+{
+    return piece->bytes == 0 ||
+           (piece->bytes < KVF_PIECE_BYTES && part->offset == piece->offset + piece->bytes);
+}
+
+static void add_part(struct kvf_piece *piece, const struct kvf_run *part, uint64_t bytes)
+{
+    struct iovec *last = &piece->parts[piece->part_count - 1];
+    if (piece->bytes == 0)
+        piece->offset = part->offset;
+    if (piece->part_count > 0 && (uint8_t *)last->iov_base + last->iov_len == part->memory)
+        last->iov_len += bytes;
+    else
+        piece->parts[piece->part_count++] =
+            (struct iovec){.iov_base = part->memory, .iov_len = bytes};
+    piece->bytes += bytes;
+}
+
+bool kvf_batch_next_piece(struct kvf_batch *batch, struct kvf_piece *piece)
+{
+    struct kvf_run part;
+    piece->bytes = 0;
+    piece->part_count = 0;
+    while (batch->error == 0 && front(batch, &part) && follows(piece, &part)) {
+        uint64_t room = KVF_PIECE_BYTES - piece->bytes;
+        uint64_t bytes = part.bytes < room ? part.bytes : room;
+        add_part(piece, &part, bytes);
+        consume(batch, &part, bytes);
     }
-    return true;
+    return piece->bytes > 0;
 }
 
 /* ---- the segment being filled ---- */

@@ -7,6 +7,8 @@
 
 #include "storage/core.h"
 
+#include <sys/uio.h>
+
 #define KVF_BATCH_RUNS_MAX 3
 
 enum kvf_batch_kind {
@@ -84,14 +86,24 @@ void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *seg
 /* A write that keeps nothing: the header of a free segment, or (NULL) no page at all, only the fdatasync. */
 void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *segment,
                            struct kvf_batch *batch);
+/* Everything of it is given out. */
+bool kvf_batch_is_out(const struct kvf_batch *batch);
 /* The failed group was never there. */
 void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *batch);
 
-#define KVF_BATCH_PIECE_BYTES KVF_MIB
+#define KVF_PIECE_BYTES KVF_MIB
+#define KVF_PIECE_PARTS (KVF_PIECE_BYTES / KVF_PAGE)
 
-/* What the batch wants written next, at most KVF_BATCH_PIECE_BYTES; false when all is given out. Small neighbours are
- * copied together into `staging` (that many bytes), so that they cost one request. */
-bool kvf_batch_next_piece(struct kvf_batch *batch, uint8_t *staging, struct kvf_run *piece);
+/* Neighbours in the file, written by one request. */
+struct kvf_piece {
+    uint64_t offset;
+    uint64_t bytes; /* whole pages, at most KVF_PIECE_BYTES */
+    unsigned part_count;
+    struct iovec parts[KVF_PIECE_PARTS]; /* where in memory */
+};
+
+/* What the batch wants written next; false when all is given out. */
+bool kvf_batch_next_piece(struct kvf_batch *batch, struct kvf_piece *piece);
 
 static inline struct kvf_append *kvf_append_at(struct kvf_list *node)
 {

@@ -185,9 +185,17 @@ void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch)
 
 /* ---- moving on ---- */
 
+struct kvf_batch *kvf_lane_group(struct kvf_lane *lane, unsigned age)
+{
+    return &lane->groups[(lane->next_group + age) % KVF_GROUPS_UNDER_WAY];
+}
+
 static bool groups_are_idle(const struct kvf_lane *lane)
 {
-    return lane->groups[0].state == KVF_BATCH_IDLE && lane->groups[1].state == KVF_BATCH_IDLE;
+    for (unsigned i = 0; i < KVF_GROUPS_UNDER_WAY; i++)
+        if (lane->groups[i].state != KVF_BATCH_IDLE)
+            return false;
+    return true;
 }
 
 /* With other drives the queue goes to them, else it ends. True when something was moved. */
@@ -224,9 +232,10 @@ static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int err
 /* Start the next thing for what is queued, if it may start now. */
 static void start_next(struct kvf_lane *lane)
 {
-    struct kvf_batch *batch = &lane->groups[lane->next_group];
+    struct kvf_batch *batch = kvf_lane_group(lane, 0);
+    struct kvf_batch *newest = kvf_lane_group(lane, KVF_GROUPS_UNDER_WAY - 1);
     if (kvf_list_is_empty(&lane->queue) || batch->state != KVF_BATCH_IDLE ||
-        lane->groups[1 - lane->next_group].state == KVF_BATCH_WRITING)
+        (newest->state == KVF_BATCH_WRITING && !kvf_batch_is_out(newest)))
         return;
     struct kvf_append *first = kvf_append_at(lane->queue.next);
     if (lane->filling.segment == NULL && !take_segment(lane)) {
@@ -243,7 +252,7 @@ static void start_next(struct kvf_lane *lane)
     if (kvf_filling_takes(&lane->filling, first)) {
         bool taken = lane->filling.is_new;
         kvf_batch_start_group(&lane->filling, batch, &lane->queue);
-        lane->next_group = 1 - lane->next_group;
+        lane->next_group = (lane->next_group + 1) % KVF_GROUPS_UNDER_WAY;
         if (taken)
             ask_for_segments(lane, kvf_append_at(batch->appends.next));
     } else if (groups_are_idle(lane) && lane->service.state == KVF_BATCH_IDLE) {
@@ -252,14 +261,16 @@ static void start_next(struct kvf_lane *lane)
 }
 
 /* All pieces are back: the fdatasync is next, in the order of the groups. */
-bool kvf_lane_may_sync(const struct kvf_lane *lane, const struct kvf_batch *batch)
+bool kvf_lane_may_sync(struct kvf_lane *lane, const struct kvf_batch *batch)
 {
     if (batch->state != KVF_BATCH_WRITTEN)
         return false;
     if (batch->kind != KVF_BATCH_RECORDS)
         return true;
-    const struct kvf_batch *other = &lane->groups[batch == &lane->groups[0]];
-    return other->state != KVF_BATCH_SYNCING;
+    unsigned age = 0;
+    while (kvf_lane_group(lane, age)->state == KVF_BATCH_IDLE)
+        age++;
+    return kvf_lane_group(lane, age) == batch;
 }
 
 static void start_free(struct kvf_lane *lane)
@@ -339,8 +350,8 @@ static bool is_used_up(struct kvf_lane *lane)
 /* The older group first. */
 bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
 {
-    settle(lane, &lane->groups[lane->next_group]);
-    settle(lane, &lane->groups[1 - lane->next_group]);
+    for (unsigned age = 0; age < KVF_GROUPS_UNDER_WAY; age++)
+        settle(lane, kvf_lane_group(lane, age));
     settle(lane, &lane->service);
     if (!kvf_list_is_empty(&lane->queue) && is_used_up(lane))
         fail_drive(lane, ENOSPC);
@@ -392,15 +403,19 @@ bool kvf_lane_init(struct kvf_lane *lane, struct kvf_store *store, struct kvf_dr
     lane->drive = drive;
     kvf_list_init(&lane->queue);
     kvf_list_init(&lane->frees);
-    lane->groups[0].lane = lane->groups[1].lane = lane->service.lane = lane;
-    return kvf_filling_init(&lane->filling, drive) && kvf_batch_init(&lane->groups[0]) &&
-           kvf_batch_init(&lane->groups[1]) && kvf_batch_init(&lane->service);
+    lane->service.lane = lane;
+    bool ok = kvf_filling_init(&lane->filling, drive) && kvf_batch_init(&lane->service);
+    for (unsigned i = 0; i < KVF_GROUPS_UNDER_WAY; i++) {
+        lane->groups[i].lane = lane;
+        ok = ok && kvf_batch_init(&lane->groups[i]);
+    }
+    return ok;
 }
 
 void kvf_lane_fini(struct kvf_lane *lane)
 {
-    kvf_batch_fini(&lane->groups[0]);
-    kvf_batch_fini(&lane->groups[1]);
+    for (unsigned i = 0; i < KVF_GROUPS_UNDER_WAY; i++)
+        kvf_batch_fini(&lane->groups[i]);
     kvf_batch_fini(&lane->service);
     kvf_filling_fini(&lane->filling);
 }

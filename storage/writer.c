@@ -21,10 +21,11 @@
 struct write {
     struct kvf_io io;
     struct kvf_batch *batch;
-    struct kvf_run left;
+    uint64_t done;       /* of piece.bytes */
+    unsigned first_part; /* not done yet */
     unsigned retries;
-    uint8_t *staging;
     struct write *next;
+    struct kvf_piece piece; /* its parts in front lose what is done */
 };
 
 struct kvf_writer {
@@ -38,7 +39,6 @@ struct kvf_writer {
     struct kvf_lane *lanes;
     size_t next_lane;
     struct write *writes;
-    uint8_t *staging; /* KVF_BATCH_PIECE_BYTES for each of them */
     struct write *idle;
     struct write *again; /* to be given to the ring once more */
 
@@ -49,23 +49,41 @@ struct kvf_writer {
 
 /* ---- pieces ---- */
 
+/* The idle one that was just looked at. */
 static struct write *take_write(struct kvf_writer *writer, struct kvf_batch *batch)
 {
     struct write *write = writer->idle;
     writer->idle = write->next;
-    *write = (struct write){
-        .batch = batch, .io = {.fd = batch->segment->fd, .buffer = -1}, .staging = write->staging};
+    write->batch = batch;
+    write->io = (struct kvf_io){.fd = batch->segment->fd, .buffer = -1};
+    write->done = 0;
+    write->first_part = write->retries = 0;
     batch->in_flight++;
     batch->lane->pieces_in_flight++;
     return write;
 }
 
+/* (Re)fill the request from what is not done yet. */
 static void aim(struct write *write)
 {
     write->io.kind = KVF_IO_WRITE;
-    write->io.memory = write->left.memory;
-    write->io.offset = write->left.offset;
-    write->io.bytes = write->left.bytes;
+    write->io.parts = write->piece.parts + write->first_part;
+    write->io.part_count = write->piece.part_count - write->first_part;
+    write->io.offset = write->piece.offset + write->done;
+    write->io.bytes = write->piece.bytes - write->done;
+}
+
+static void advance(struct write *write, uint64_t bytes)
+{
+    write->done += bytes;
+    while (bytes > 0) {
+        struct iovec *part = &write->piece.parts[write->first_part];
+        uint64_t here = bytes < part->iov_len ? bytes : part->iov_len;
+        part->iov_base = (uint8_t *)part->iov_base + here;
+        part->iov_len -= here;
+        bytes -= here;
+        write->first_part += part->iov_len == 0;
+    }
 }
 
 /* Give out one piece or one fdatasync of this batch. */
@@ -77,11 +95,8 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
     if (lane->pieces_in_flight >= PIECES_PER_DRIVE || writer->idle == NULL ||
         writer->ring->engine->room(writer->ring) == 0)
         return false;
-    struct kvf_run piece;
-    if (batch->state == KVF_BATCH_WRITING &&
-        kvf_batch_next_piece(batch, writer->idle->staging, &piece)) {
+    if (batch->state == KVF_BATCH_WRITING && kvf_batch_next_piece(batch, &writer->idle->piece)) {
         struct write *write = take_write(writer, batch);
-        write->left = piece;
         aim(write);
         writer->ring->engine->add(writer->ring, &write->io);
         return true;
@@ -97,8 +112,10 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
 
 static bool give_out_lane(struct kvf_writer *writer, struct kvf_lane *lane)
 {
-    return give_out(writer, &lane->service) || give_out(writer, &lane->groups[lane->next_group]) ||
-           give_out(writer, &lane->groups[1 - lane->next_group]);
+    bool given = give_out(writer, &lane->service);
+    for (unsigned age = 0; age < KVF_GROUPS_UNDER_WAY && !given; age++)
+        given = give_out(writer, kvf_lane_group(lane, age));
+    return given;
 }
 
 /* What has to be asked once more; then in turns over the drives, one piece each. */
@@ -130,11 +147,9 @@ static bool judge(struct write *write, int *error)
     if (write->io.kind == KVF_IO_SYNC && result >= 0)
         return true;
     uint64_t put = result > 0 ? (uint64_t)result & ~(KVF_PAGE - 1) : 0;
-    write->left.memory += put;
-    write->left.offset += put;
-    write->left.bytes -= put;
+    advance(write, put);
     write->retries = put > 0 ? 0 : write->retries + 1;
-    if (write->io.kind == KVF_IO_WRITE && write->left.bytes == 0)
+    if (write->io.kind == KVF_IO_WRITE && write->done == write->piece.bytes)
         return true;
     if (write->retries <= RETRIES_MAX)
         return false;
@@ -155,11 +170,9 @@ static void finish_write(struct kvf_writer *writer, struct write *write, int err
         batch->error = error;
     if (batch->error != 0 || batch->in_flight > 0)
         return; /* step() ends it once everything is back */
-    bool all_out = batch->run_next == batch->run_count &&
-                   (batch->kind != KVF_BATCH_RECORDS || batch->at == &batch->appends);
     if (synced)
         kvf_lane_end_batch(lane, batch);
-    else if (all_out)
+    else if (kvf_batch_is_out(batch))
         batch->state = KVF_BATCH_WRITTEN;
 }
 
@@ -283,12 +296,9 @@ static bool writer_init(struct kvf_writer *writer)
     writer->lanes = calloc(drives, sizeof(*writer->lanes));
     writer->writes = calloc(PIECES_PER_DRIVE * drives, sizeof(*writer->writes));
     writer->wake_fd = eventfd(0, EFD_CLOEXEC);
-    writer->staging = aligned_alloc(KVF_PAGE, PIECES_PER_DRIVE * drives * KVF_BATCH_PIECE_BYTES);
-    if (writer->lanes == NULL || writer->writes == NULL || writer->staging == NULL ||
-        writer->wake_fd < 0)
+    if (writer->lanes == NULL || writer->writes == NULL || writer->wake_fd < 0)
         return false;
     for (size_t i = 0; i < PIECES_PER_DRIVE * drives; i++) {
-        writer->writes[i].staging = writer->staging + i * KVF_BATCH_PIECE_BYTES;
         writer->writes[i].next = writer->idle;
         writer->idle = &writer->writes[i];
     }
@@ -340,7 +350,6 @@ void kvf_writer_stop(struct kvf_writer *writer)
         (void)close(writer->wake_fd);
     free(writer->lanes);
     free(writer->writes);
-    free(writer->staging);
     free(writer);
 }
 
