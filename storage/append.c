@@ -47,12 +47,31 @@ static struct kvf_status check_append(const struct kvf_store *store,
     uint64_t bytes = kvf_round_up_page(record->length);
     if (record->length == 0 || record->length > KVF_BLOCK_MAX_BYTES || record->key.length == 0 ||
         record->key.length > KVF_KEY_MAX_BYTES || record->namespace == NULL ||
-        !kvf_namespace_is_valid(record->namespace) || append->extent.arena == NULL ||
-        append->extent.offset % KVF_PAGE != 0 || append->extent.bytes < bytes)
+        !kvf_namespace_is_valid(record->namespace))
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
+    if (!kvf_append_is_carried(append) &&
+        (append->extent.offset % KVF_PAGE != 0 || append->extent.bytes < bytes))
         return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
     /* Header, one group, index and footer: each at least a page. */
     if (bytes + 4 * KVF_PAGE > store->drives[0].segment_bytes)
         return kvf_fail(KVF_MODULE_STORAGE, KVF_TOO_LARGE, 0);
+    return kvf_ok();
+}
+
+/* Where it is carried over from. Under the lock. */
+static struct kvf_status check_source(const struct kvf_store *store,
+                                      const struct kvf_append *append)
+{
+    const struct kvf_location *from = &append->from;
+    uint64_t bytes = kvf_round_up_page(append->record.length);
+    if (from->drive >= store->drive_count ||
+        from->segment >= store->drives[from->drive].segment_count || from->sequence == 0 ||
+        from->offset % KVF_PAGE != 0 || from->offset > store->drives[from->drive].segment_bytes ||
+        bytes > store->drives[from->drive].segment_bytes - from->offset)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
+    const struct kvf_segment *segment = &store->drives[from->drive].segments[from->segment];
+    if (segment->state != KVF_SEGMENT_SEALED || segment->sequence != from->sequence)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_STALE, 0);
     return kvf_ok();
 }
 
@@ -74,6 +93,15 @@ static struct kvf_drive *choose_drive(struct kvf_store *store)
     return best;
 }
 
+/* What is carried over stays on its drive, so that each drive pays for its own segments. */
+static struct kvf_drive *drive_for(struct kvf_store *store, const struct kvf_append *append)
+{
+    bool carried = kvf_append_is_carried(append) && kvf_is_ok(append->status);
+    if (carried && store->drives[append->from.drive].error == 0)
+        return &store->drives[append->from.drive];
+    return choose_drive(store);
+}
+
 void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
 {
     kvf_assert(store->recovered);
@@ -86,7 +114,10 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
 
     bool wake = false;
     (void)pthread_mutex_lock(&store->lock);
-    struct kvf_drive *drive = choose_drive(store);
+    bool carried = kvf_append_is_carried(append);
+    if (carried && kvf_is_ok(append->status))
+        append->status = check_source(store, append);
+    struct kvf_drive *drive = drive_for(store, append);
     if (drive == NULL) {
         drive = &store->drives[0];
         if (kvf_is_ok(append->status))
@@ -96,10 +127,11 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
     append->location.drive = drive->index;
     if (kvf_is_ok(append->status)) {
         drive->queued_bytes += kvf_round_up_page(append->record.length);
-        kvf_list_push_back(&drive->incoming, &append->node);
+        kvf_list_push_back(carried ? &drive->carries : &drive->incoming, &append->node);
         wake = kvf_writer_has_news(store->writer);
     } else {
-        drive->stats.dropped++;
+        drive->stats.dropped += !carried;
+        drive->stats.carries_failed += carried;
         append->posted = append->finished = true;
         kvf_loop_post(store->loop, &append->post);
     }

@@ -94,17 +94,20 @@ static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct 
     struct kvf_store *store = lane->store;
     struct kvf_drive *drive = lane->drive;
     uint64_t bytes = kvf_round_up_page(append->record.length);
+    bool carried = kvf_append_is_carried(append), ok = kvf_is_ok(status);
     append->status = status;
     append->location.drive = drive->index;
     (void)pthread_mutex_lock(&store->lock);
     drive->queued_bytes -= bytes;
-    if (kvf_is_ok(status)) {
-        drive->stats.write_payload_bytes += append->record.length;
+    if (ok) {
         drive->stats.used_bytes += bytes;
         drive->segments[append->location.segment].used_bytes += bytes;
-    } else {
-        drive->stats.dropped++;
     }
+    drive->stats.write_payload_bytes += ok && !carried ? append->record.length : 0;
+    drive->stats.carried_bytes += ok && carried ? append->record.length : 0;
+    drive->stats.carried_blocks += ok && carried;
+    drive->stats.carries_failed += !ok && carried;
+    drive->stats.dropped += !ok && !carried;
     (void)pthread_mutex_unlock(&store->lock);
     kvf_append_post(store, append, true);
 }
@@ -142,8 +145,11 @@ static void end_group(struct kvf_lane *lane, struct kvf_batch *batch)
     int error = batch->error;
     if (error != 0)
         kvf_batch_roll_back(&lane->filling, batch);
-    for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;)
-        end_append(lane, kvf_append_at(node), error == 0 ? kvf_ok() : kvf_io_status(error));
+    for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;) {
+        struct kvf_append *append =
+            kvf_append_at(node); /* its own status: of what it is copied from */
+        end_append(lane, append, error == 0 ? append->status : kvf_io_status(error));
+    }
 }
 
 static void end_free(struct kvf_lane *lane, struct kvf_batch *batch)
@@ -198,27 +204,42 @@ static bool groups_are_idle(const struct kvf_lane *lane)
     return true;
 }
 
-/* With other drives the queue goes to them, else it ends. True when something was moved. */
+/* The drive with the least to do that takes writes, or NULL. Under the lock. */
+static struct kvf_lane *other_lane(const struct kvf_store *store, struct kvf_lane *lanes)
+{
+    struct kvf_lane *other = NULL;
+    for (size_t i = 0; i < store->drive_count; i++)
+        if (store->drives[i].error == 0 &&
+            (other == NULL || store->drives[i].queued_bytes < other->drive->queued_bytes))
+            other = &lanes[i];
+    return other;
+}
+
+static struct kvf_append *pop_first(struct kvf_lane *lane)
+{
+    struct kvf_list *node = kvf_list_pop_front(&lane->carries);
+    if (node == NULL)
+        node = kvf_list_pop_front(&lane->queue);
+    return node != NULL ? kvf_append_at(node) : NULL;
+}
+
+/* With other drives what is queued goes to them, else it ends. True when something was moved. */
 static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int error)
 {
     bool moved = false;
     struct kvf_store *store = lane->store;
-    while (!kvf_list_is_empty(&lane->queue)) {
-        struct kvf_append *append = kvf_append_at(kvf_list_pop_front(&lane->queue));
-        struct kvf_lane *other = NULL;
+    for (struct kvf_append *append; (append = pop_first(lane)) != NULL;) {
         uint64_t bytes = kvf_round_up_page(append->record.length);
         (void)pthread_mutex_lock(&store->lock);
-        for (size_t i = 0; i < store->drive_count; i++)
-            if (store->drives[i].error == 0 &&
-                (other == NULL || store->drives[i].queued_bytes < other->drive->queued_bytes))
-                other = &lanes[i];
+        struct kvf_lane *other = other_lane(store, lanes);
         if (other != NULL) {
             lane->drive->queued_bytes -= bytes;
             lane->drive->stats.writes_in_flight--;
             other->drive->queued_bytes += bytes;
             other->drive->stats.writes_in_flight++;
             append->location.drive = other->drive->index;
-            kvf_list_push_back(&other->queue, &append->node);
+            kvf_list_push_back(kvf_append_is_carried(append) ? &other->carries : &other->queue,
+                               &append->node);
         }
         (void)pthread_mutex_unlock(&store->lock);
         if (other == NULL)
@@ -229,34 +250,64 @@ static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int err
     return moved;
 }
 
+static void end_all(struct kvf_lane *lane, struct kvf_list *list)
+{
+    for (struct kvf_list *node; (node = kvf_list_pop_front(list)) != NULL;)
+        end_append(lane, kvf_append_at(node), kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));
+}
+
+/* No segment is open, and none is free. What is carried over comes from one that is to be freed: it must not wait for
+ * that. The rest waits, unless nobody could give one back. */
+static void wait_for_segment(struct kvf_lane *lane)
+{
+    end_all(lane, &lane->carries);
+    if (lane->store->options.reclaim == NULL)
+        end_all(lane, &lane->queue);
+    else if (!kvf_list_is_empty(&lane->queue))
+        ask_for_segments(lane, kvf_append_at(lane->queue.next));
+}
+
+/* While no other segment is free but one is to be, what is put leaves the last quarter of the open one to what is
+ * carried over from there. */
+static uint64_t bytes_kept(struct kvf_lane *lane)
+{
+    const struct kvf_drive *drive = lane->drive;
+    (void)pthread_mutex_lock(&lane->store->lock);
+    bool kept = drive->free_count == 0 && drive->asked_count > 0;
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    return kept ? drive->segment_bytes / 4 : 0;
+}
+
+static bool group_may_start(struct kvf_lane *lane)
+{
+    const struct kvf_batch *newest = kvf_lane_group(lane, KVF_GROUPS_UNDER_WAY - 1);
+    bool out = newest->state != KVF_BATCH_WRITING || kvf_batch_is_out(newest);
+    return out && kvf_lane_group(lane, 0)->state == KVF_BATCH_IDLE;
+}
+
 /* Start the next thing for what is queued, if it may start now. */
 static void start_next(struct kvf_lane *lane)
 {
-    struct kvf_batch *batch = kvf_lane_group(lane, 0);
-    struct kvf_batch *newest = kvf_lane_group(lane, KVF_GROUPS_UNDER_WAY - 1);
-    if (kvf_list_is_empty(&lane->queue) || batch->state != KVF_BATCH_IDLE ||
-        (newest->state == KVF_BATCH_WRITING && !kvf_batch_is_out(newest)))
+    struct kvf_filling *filling = &lane->filling;
+    bool carried = !kvf_list_is_empty(&lane->carries);
+    if ((!carried && kvf_list_is_empty(&lane->queue)) || !group_may_start(lane))
         return;
-    struct kvf_append *first = kvf_append_at(lane->queue.next);
-    if (lane->filling.segment == NULL && !take_segment(lane)) {
-        if (lane->store->options.reclaim != NULL) {
-            ask_for_segments(lane, first);
-            return;
-        }
-        /* Nobody could give one back. */
-        while (!kvf_list_is_empty(&lane->queue))
-            end_append(lane, kvf_append_at(kvf_list_pop_front(&lane->queue)),
-                       kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));
+    if (filling->segment == NULL && !take_segment(lane)) {
+        wait_for_segment(lane);
         return;
     }
-    if (kvf_filling_takes(&lane->filling, first)) {
-        bool taken = lane->filling.is_new;
-        kvf_batch_start_group(&lane->filling, batch, &lane->queue);
+    filling->kept_bytes = bytes_kept(lane);
+    if (kvf_filling_takes(filling,
+                          kvf_append_at(carried ? lane->carries.next : lane->queue.next))) {
+        struct kvf_batch *batch = kvf_lane_group(lane, 0);
+        bool taken = filling->is_new;
+        kvf_batch_start_group(filling, batch, &lane->carries, &lane->queue);
         lane->next_group = (lane->next_group + 1) % KVF_GROUPS_UNDER_WAY;
         if (taken)
             ask_for_segments(lane, kvf_append_at(batch->appends.next));
-    } else if (groups_are_idle(lane) && lane->service.state == KVF_BATCH_IDLE) {
-        kvf_batch_start_seal(&lane->filling, &lane->service);
+    } else if ((carried || filling->kept_bytes == 0) && groups_are_idle(lane) &&
+               lane->service.state == KVF_BATCH_IDLE) {
+        kvf_batch_start_seal(filling, &lane->service);
     }
 }
 
@@ -378,6 +429,7 @@ int kvf_lane_wait_ms(const struct kvf_lane *lane)
 void kvf_lane_take_incoming(struct kvf_lane *lane)
 {
     kvf_list_splice_back(&lane->queue, &lane->drive->incoming);
+    kvf_list_splice_back(&lane->carries, &lane->drive->carries);
     kvf_list_splice_back(&lane->frees, &lane->drive->frees);
 }
 
@@ -393,7 +445,8 @@ void kvf_lane_finish(struct kvf_lane *lane)
     while (failed && !kvf_list_is_empty(&lane->frees))
         (void)kvf_list_pop_front(&lane->frees);
     if (!failed && kvf_lane_is_idle(lane) && kvf_list_is_empty(&lane->queue) &&
-        lane->filling.segment != NULL && lane->filling.record_count > 0)
+        kvf_list_is_empty(&lane->carries) && lane->filling.segment != NULL &&
+        lane->filling.record_count > 0)
         kvf_batch_start_seal(&lane->filling, &lane->service);
 }
 
@@ -402,6 +455,7 @@ bool kvf_lane_init(struct kvf_lane *lane, struct kvf_store *store, struct kvf_dr
     lane->store = store;
     lane->drive = drive;
     kvf_list_init(&lane->queue);
+    kvf_list_init(&lane->carries);
     kvf_list_init(&lane->frees);
     lane->service.lane = lane;
     bool ok = kvf_filling_init(&lane->filling, drive) && kvf_batch_init(&lane->service);

@@ -11,8 +11,9 @@
 struct kvf_lane {
     struct kvf_store *store;
     struct kvf_drive *drive;
-    struct kvf_list queue; /* of kvf_append.node: not in a batch yet */
-    struct kvf_list frees; /* of kvf_segment.node */
+    struct kvf_list queue;   /* of kvf_append.node: not in a batch yet */
+    struct kvf_list carries; /* likewise, those carried over: they go first */
+    struct kvf_list frees;   /* of kvf_segment.node */
     struct kvf_batch groups[KVF_GROUPS_UNDER_WAY];
     unsigned
         next_group; /* the one to build next; those behind it, in turn, are the older the nearer they are */

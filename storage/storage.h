@@ -162,6 +162,11 @@ struct kvf_append {
     struct kvf_record record;
     struct kvf_extent
         extent; /* holds the payload and does not change until ended; its tail is zero */
+    /* Or, without an arena in `extent`: the block is carried over from here, a record of a sealed segment that is not
+     * given back before `ended`. Its bytes are copied as they are, whether they match the record's checksum or not. It
+     * takes no memory of the owner's, goes before what is put, and never waits for a segment: NO_SPACE where none has
+     * room. STALE: the segment was filled again. */
+    struct kvf_location from;
     /* OK: durable, at *location. NO_SPACE, IO: not written; the drive may be read-only now. */
     void (*ended)(struct kvf_append *append, struct kvf_status status,
                   struct kvf_location location);
@@ -197,6 +202,9 @@ struct kvf_drive_stats {
     uint64_t write_syncs;      /* fdatasyncs that succeeded */
     uint64_t registrations;    /* of the arenas as fixed buffers: 1 where rings can share it */
     uint64_t dropped;          /* appends that ended without being written */
+    uint64_t carried_blocks;   /* carried over to another segment: in write_device_bytes only */
+    uint64_t carried_bytes;    /* their payload */
+    uint64_t carries_failed;   /* that ended without being written, or without their bytes */
     uint64_t reads_in_flight;  /* reads that have not ended */
     uint64_t writes_in_flight; /* appends that have not ended */
     bool read_only;

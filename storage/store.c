@@ -233,6 +233,7 @@ static struct kvf_status create(const struct kvf_store_options *options,
         drive->directory_fd = -1;
         kvf_list_init(&drive->turns);
         kvf_list_init(&drive->incoming);
+        kvf_list_init(&drive->carries);
         kvf_list_init(&drive->frees);
     }
     *give = store;

@@ -17,14 +17,15 @@
 #define RETRIES_MAX 32     /* of a piece, without progress */
 #define DONE_MAX 64
 
-/* One request. */
+/* One request. What is copied is read into `staging` first and then written from there. */
 struct write {
     struct kvf_io io;
     struct kvf_batch *batch;
-    uint64_t done;       /* of piece.bytes */
+    uint64_t done;       /* of piece.bytes: read or written */
     unsigned first_part; /* not done yet */
     unsigned retries;
     struct write *next;
+    uint8_t *staging;       /* KVF_PIECE_BYTES */
     struct kvf_piece piece; /* its parts in front lose what is done */
 };
 
@@ -39,6 +40,7 @@ struct kvf_writer {
     struct kvf_lane *lanes;
     size_t next_lane;
     struct write *writes;
+    uint8_t *staging; /* of all writes; takes memory only where it was used */
     struct write *idle;
     struct write *again; /* to be given to the ring once more */
 
@@ -63,20 +65,60 @@ static struct write *take_write(struct kvf_writer *writer, struct kvf_batch *bat
     return write;
 }
 
-/* (Re)fill the request from what is not done yet. */
-static void aim(struct write *write)
+static void aim_read(struct write *write)
 {
-    write->io.kind = KVF_IO_WRITE;
+    write->io.memory = write->staging + write->done;
+    write->io.offset = write->piece.from_offset + write->done;
+    write->io.bytes = write->piece.bytes - write->done;
+}
+
+static void aim_write(struct write *write)
+{
     write->io.parts = write->piece.parts + write->first_part;
     write->io.part_count = write->piece.part_count - write->first_part;
     write->io.offset = write->piece.offset + write->done;
     write->io.bytes = write->piece.bytes - write->done;
 }
 
+/* (Re)fill the request from what is not done yet. */
+static void aim(struct write *write)
+{
+    if (write->io.kind == KVF_IO_READ)
+        aim_read(write);
+    else if (write->io.kind == KVF_IO_WRITE)
+        aim_write(write);
+}
+
+static void start_piece(struct write *write)
+{
+    bool copied = write->piece.from_fd >= 0;
+    write->io.kind = copied ? KVF_IO_READ : KVF_IO_WRITE;
+    if (copied)
+        write->io.fd = write->piece.from_fd;
+    aim(write);
+}
+
+/* What is to be copied was read, or could not be: then it is zeros, which do not match its checksum. */
+static void start_copy(struct write *write, int error)
+{
+    struct kvf_piece *piece = &write->piece;
+    if (error != 0) {
+        memset(write->staging, 0, piece->bytes);
+        kvf_batch_spoil(write->batch, piece, error);
+    }
+    piece->parts[0] = (struct iovec){.iov_base = write->staging, .iov_len = piece->bytes};
+    piece->part_count = 1;
+    write->done = 0;
+    write->retries = 0;
+    write->io.kind = KVF_IO_WRITE;
+    write->io.fd = write->batch->segment->fd;
+    aim(write);
+}
+
 static void advance(struct write *write, uint64_t bytes)
 {
     write->done += bytes;
-    while (bytes > 0) {
+    while (write->io.kind == KVF_IO_WRITE && bytes > 0) {
         struct iovec *part = &write->piece.parts[write->first_part];
         uint64_t here = bytes < part->iov_len ? bytes : part->iov_len;
         part->iov_base = (uint8_t *)part->iov_base + here;
@@ -97,7 +139,7 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
         return false;
     if (batch->state == KVF_BATCH_WRITING && kvf_batch_next_piece(batch, &writer->idle->piece)) {
         struct write *write = take_write(writer, batch);
-        aim(write);
+        start_piece(write);
         writer->ring->engine->add(writer->ring, &write->io);
         return true;
     }
@@ -149,7 +191,7 @@ static bool judge(struct write *write, int *error)
     uint64_t put = result > 0 ? (uint64_t)result & ~(KVF_PAGE - 1) : 0;
     advance(write, put);
     write->retries = put > 0 ? 0 : write->retries + 1;
-    if (write->io.kind == KVF_IO_WRITE && write->done == write->piece.bytes)
+    if (write->io.kind != KVF_IO_SYNC && write->done == write->piece.bytes)
         return true;
     if (write->retries <= RETRIES_MAX)
         return false;
@@ -176,23 +218,35 @@ static void finish_write(struct kvf_writer *writer, struct write *write, int err
         batch->state = KVF_BATCH_WRITTEN;
 }
 
+static void count(struct kvf_writer *writer, struct kvf_drive_stats *stats, const struct kvf_io *io)
+{
+    uint64_t bytes = io->result > 0 ? (uint64_t)io->result : 0;
+    (void)pthread_mutex_lock(&writer->store->lock);
+    stats->write_device_bytes += io->kind == KVF_IO_WRITE ? bytes : 0;
+    stats->read_device_bytes += io->kind == KVF_IO_READ ? bytes : 0;
+    stats->write_syncs += io->kind == KVF_IO_SYNC && io->result >= 0;
+    (void)pthread_mutex_unlock(&writer->store->lock);
+}
+
+static void add_again(struct kvf_writer *writer, struct write *write)
+{
+    write->next = writer->again;
+    writer->again = write;
+}
+
 static void handle(struct kvf_writer *writer, struct kvf_io *io)
 {
     struct write *write = kvf_container(io, struct write, io);
-    struct kvf_lane *lane = write->batch->lane;
     int error;
-    (void)pthread_mutex_lock(&writer->store->lock);
-    lane->drive->stats.write_device_bytes +=
-        io->kind == KVF_IO_WRITE && io->result > 0 ? (uint64_t)io->result : 0;
-    lane->drive->stats.write_syncs += io->kind == KVF_IO_SYNC && io->result >= 0;
-    (void)pthread_mutex_unlock(&writer->store->lock);
-    if (judge(write, &error)) {
-        finish_write(writer, write, error);
+    count(writer, &write->batch->lane->drive->stats, io);
+    if (!judge(write, &error)) {
+        aim(write);
+        add_again(writer, write);
+    } else if (io->kind == KVF_IO_READ && write->batch->error == 0) {
+        start_copy(write, error);
+        add_again(writer, write);
     } else {
-        if (io->kind == KVF_IO_WRITE)
-            aim(write);
-        write->next = writer->again;
-        writer->again = write;
+        finish_write(writer, write, io->kind == KVF_IO_READ ? 0 : error);
     }
 }
 
@@ -235,6 +289,7 @@ static int prepare_sleep(struct kvf_writer *writer, bool *end)
     bool news = false;
     for (size_t i = 0; i < store->drive_count; i++) {
         news |= !kvf_list_is_empty(&store->drives[i].incoming) ||
+                !kvf_list_is_empty(&store->drives[i].carries) ||
                 !kvf_list_is_empty(&store->drives[i].frees);
         int lane_ms = kvf_lane_wait_ms(&writer->lanes[i]);
         if (wait_ms == KVF_WAIT_EVER || (lane_ms != KVF_WAIT_EVER && lane_ms < wait_ms))
@@ -296,9 +351,12 @@ static bool writer_init(struct kvf_writer *writer)
     writer->lanes = calloc(drives, sizeof(*writer->lanes));
     writer->writes = calloc(PIECES_PER_DRIVE * drives, sizeof(*writer->writes));
     writer->wake_fd = eventfd(0, EFD_CLOEXEC);
-    if (writer->lanes == NULL || writer->writes == NULL || writer->wake_fd < 0)
+    writer->staging = aligned_alloc(KVF_PAGE, PIECES_PER_DRIVE * drives * KVF_PIECE_BYTES);
+    if (writer->lanes == NULL || writer->writes == NULL || writer->staging == NULL ||
+        writer->wake_fd < 0)
         return false;
     for (size_t i = 0; i < PIECES_PER_DRIVE * drives; i++) {
+        writer->writes[i].staging = writer->staging + i * KVF_PIECE_BYTES;
         writer->writes[i].next = writer->idle;
         writer->idle = &writer->writes[i];
     }
@@ -350,6 +408,7 @@ void kvf_writer_stop(struct kvf_writer *writer)
         (void)close(writer->wake_fd);
     free(writer->lanes);
     free(writer->writes);
+    free(writer->staging);
     free(writer);
 }
 
