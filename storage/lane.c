@@ -296,15 +296,13 @@ static void start_next(struct kvf_lane *lane)
         wait_for_segment(lane);
         return;
     }
+    struct kvf_append *first = kvf_append_at(carried ? lane->carries.next : lane->queue.next);
+    if (filling->is_new)
+        ask_for_segments(lane, first);
     filling->kept_bytes = bytes_kept(lane);
-    if (kvf_filling_takes(filling,
-                          kvf_append_at(carried ? lane->carries.next : lane->queue.next))) {
-        struct kvf_batch *batch = kvf_lane_group(lane, 0);
-        bool taken = filling->is_new;
-        kvf_batch_start_group(filling, batch, &lane->carries, &lane->queue);
+    if (kvf_filling_takes(filling, first)) {
+        kvf_batch_start_group(filling, kvf_lane_group(lane, 0), &lane->carries, &lane->queue);
         lane->next_group = (lane->next_group + 1) % KVF_GROUPS_UNDER_WAY;
-        if (taken)
-            ask_for_segments(lane, kvf_append_at(batch->appends.next));
     } else if ((carried || filling->kept_bytes == 0) && groups_are_idle(lane) &&
                lane->service.state == KVF_BATCH_IDLE) {
         kvf_batch_start_seal(filling, &lane->service);
