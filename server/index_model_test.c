@@ -396,7 +396,7 @@ static void reclaim(uint32_t segment)
         pinned += unlinked[i].there;
     if (pinned > UNLINKED)
         return;
-    kvf_index_reclaim(index_, 0, segment, sequences[segment]++);
+    kvf_index_reclaim(index_, 0, segment, sequences[segment]++, 0);
     for (int i = 0; i < UNLINKED; i++)
         leave(&unlinked[i], segment, false);
     for (int i = 0; i < KEYS; i++)
@@ -453,7 +453,7 @@ static void run(unsigned seed, unsigned steps)
     generations = 0;
     for (int i = 0; i < SEGMENTS; i++) {
         sequences[i] = 2;
-        kvf_index_reclaim(index_, 0, (uint32_t)i, 1);
+        kvf_index_reclaim(index_, 0, (uint32_t)i, 1, 0);
     }
     srand(seed);
     for (unsigned i = 0; i < steps; i++) {

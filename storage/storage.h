@@ -215,6 +215,9 @@ size_t kvf_store_drive_count(const struct kvf_store *store);
 void kvf_store_stats(const struct kvf_store *store, size_t drive, struct kvf_drive_stats *stats);
 /* The segments of a drive: what an owner needs to keep its lists per segment. */
 size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive);
+/* Bytes of whole records in it, as used_bytes counts them. */
+uint64_t kvf_store_segment_used_bytes(const struct kvf_store *store, size_t drive,
+                                      uint32_t segment);
 
 /* Every read and append, and recovery, must have ended. Seals the open segments, joins the threads, unlocks. NULL is fine. */
 void kvf_store_close(struct kvf_store *store);
