@@ -27,6 +27,7 @@
 #define ROUND_BYTES (288 * KVF_MIB) /* whole blocks of 9 MiB */
 #define ARENA_BYTES                                                                                \
     (72 * KVF_MIB) /* blocks share their memory: a cold page is no matter of the drive's */
+#define STRIDE UINT64_C(7919) /* in places of that memory; no divisor of their number */
 #define CAPACITY_BYTES (1024 * KVF_MIB)
 #define FIO_LOOPS 2u /* over the file: fio counts in whole milliseconds */
 
@@ -90,10 +91,11 @@ static void store_open(const char *path)
         kvf_loop_run_once(bench.loop, 1000);
 }
 
+/* Blocks that follow each other do not lie beside each other in memory. */
 static struct kvf_extent extent_of(uint32_t block)
 {
-    uint64_t offset = block * bench.block_bytes % ARENA_BYTES;
-    return (struct kvf_extent){&bench.arena, offset, bench.block_bytes};
+    uint64_t place = block * STRIDE % (ARENA_BYTES / bench.block_bytes);
+    return (struct kvf_extent){&bench.arena, place * bench.block_bytes, bench.block_bytes};
 }
 
 static void append_ended(struct kvf_append *append, struct kvf_status status,
