@@ -195,6 +195,16 @@ static double round_fio(void *context)
     return seconds_of(json);
 }
 
+/* How often the last round was synced, and the bytes written for a byte appended since the store was opened. */
+static void tell_cost(struct rounds *rounds)
+{
+    struct kvf_drive_stats stats;
+    kvf_store_stats(bench.store, 0, &stats);
+    rounds_more(rounds, "\"syncs\": %llu", (unsigned long long)bench.syncs);
+    rounds_more(rounds, "\"written\": %.4f",
+                (double)stats.write_device_bytes / (double)stats.write_payload_bytes);
+}
+
 static void bench_open(const char *directory, uint64_t block_bytes)
 {
     if (block_bytes % KVF_PAGE != 0 || block_bytes == 0 || ARENA_BYTES % block_bytes != 0)
@@ -224,6 +234,7 @@ int main(int argc, char **argv)
     rounds.round_bytes = ROUND_BYTES;
     bench_open(argv[2], rounds.block_bytes);
     rounds_run(&rounds, (unsigned)bench_number(argv[4]), round_ours, round_fio, NULL, NULL);
+    tell_cost(&rounds);
     rounds_print(&rounds);
     kvf_store_close(bench.store);
     return 0;
