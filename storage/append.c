@@ -4,12 +4,9 @@
 
 /* ---- telling the owner ---- */
 
-/* On the owner's thread. A post may come before the end, only to ask for segments. */
-static void run_post(struct kvf_post *post)
+/* Under the lock, but not while the owner is told. */
+static void tell_asks(struct kvf_store *store)
 {
-    struct kvf_append *append = kvf_container(post, struct kvf_append, post);
-    struct kvf_store *store = append->store;
-    (void)pthread_mutex_lock(&store->lock);
     for (struct kvf_list *node; (node = kvf_list_pop_front(&store->asks)) != NULL;) {
         struct kvf_segment *segment = kvf_container(node, struct kvf_segment, node);
         uint64_t sequence = segment->sequence;
@@ -18,24 +15,58 @@ static void run_post(struct kvf_post *post)
         store->options.reclaim(store->options.context, drive, segment->number, sequence);
         (void)pthread_mutex_lock(&store->lock);
     }
-    append->posted = false;
-    bool finished = append->finished;
-    if (finished)
-        store->drives[append->location.drive].stats.writes_in_flight--;
-    (void)pthread_mutex_unlock(&store->lock);
-    if (finished)
-        append->ended(append, append->status, append->location);
 }
 
-void kvf_append_post(struct kvf_store *store, struct kvf_append *append, bool finished)
+/* On the owner's thread. A post may come before the end, only to ask for segments; at the end it may stand for many. */
+static void run_post(struct kvf_post *post)
+{
+    struct kvf_append *append = kvf_container(post, struct kvf_append, post);
+    struct kvf_store *store = append->store;
+    struct kvf_list ended;
+    kvf_list_init(&ended);
+    (void)pthread_mutex_lock(&store->lock);
+    tell_asks(store);
+    append->posted = false;
+    if (append->finished) {
+        kvf_list_push_back(&ended, &append->node);
+        kvf_list_splice_back(&ended, &append->others);
+    }
+    kvf_list_for_each (node, &ended) {
+        const struct kvf_append *one = kvf_container(node, struct kvf_append, node);
+        store->drives[one->location.drive].stats.writes_in_flight--;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    for (struct kvf_list *node; (node = kvf_list_pop_front(&ended)) != NULL;) {
+        struct kvf_append *one = kvf_container(node, struct kvf_append, node);
+        one->ended(one, one->status, one->location);
+    }
+}
+
+void kvf_append_carry_asks(struct kvf_store *store, struct kvf_append *append)
 {
     (void)pthread_mutex_lock(&store->lock);
     bool must = !append->posted;
     append->posted = true;
-    append->finished = finished;
     (void)pthread_mutex_unlock(&store->lock);
     if (must) /* nobody else ends this append, so it is still there */
         kvf_loop_post(store->loop, &append->post);
+}
+
+struct kvf_append *kvf_append_end(struct kvf_list *ended)
+{
+    struct kvf_append *first = NULL;
+    for (struct kvf_list *node; (node = kvf_list_pop_front(ended)) != NULL;) {
+        struct kvf_append *append = kvf_container(node, struct kvf_append, node);
+        append->finished = true;
+        if (append->posted)
+            continue; /* that post finds it finished */
+        append->posted = true;
+        if (first == NULL)
+            first = append;
+        else
+            kvf_list_push_back(&first->others, &append->node);
+    }
+    return first;
 }
 
 /* ---- the owner's calls ---- */
@@ -111,6 +142,7 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
     append->location = (struct kvf_location){0};
     append->status = check_append(store, append);
     kvf_list_init(&append->node);
+    kvf_list_init(&append->others);
 
     bool wake = false;
     (void)pthread_mutex_lock(&store->lock);

@@ -43,7 +43,7 @@ static void ask_for_segments(struct kvf_lane *lane, struct kvf_append *carrier)
     }
     (void)pthread_mutex_unlock(&store->lock);
     if (asked)
-        kvf_append_post(store, carrier, false);
+        kvf_append_carry_asks(store, carrier);
 }
 
 /* Never used before, on any boot. */
@@ -89,15 +89,15 @@ static void set_segment_state(struct kvf_lane *lane, struct kvf_segment *segment
 
 /* ---- ending ---- */
 
-static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct kvf_status status)
+/* Under the lock. */
+static void settle_append(struct kvf_lane *lane, struct kvf_append *append,
+                          struct kvf_status status)
 {
-    struct kvf_store *store = lane->store;
     struct kvf_drive *drive = lane->drive;
     uint64_t bytes = kvf_round_up_page(append->record.length);
     bool carried = kvf_append_is_carried(append), ok = kvf_is_ok(status);
     append->status = status;
     append->location.drive = drive->index;
-    (void)pthread_mutex_lock(&store->lock);
     drive->queued_bytes -= bytes;
     if (ok) {
         drive->stats.used_bytes += bytes;
@@ -108,8 +108,30 @@ static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct 
     drive->stats.carried_blocks += ok && carried;
     drive->stats.carries_failed += !ok && carried;
     drive->stats.dropped += !ok && !carried;
+}
+
+/* All of them, with this status, or where that is OK each with its own (of what it was copied from). Empties the list.
+ * One lock and one post for all: a group of small blocks has thousands. */
+static void end_appends(struct kvf_lane *lane, struct kvf_list *appends, struct kvf_status status)
+{
+    struct kvf_store *store = lane->store;
+    (void)pthread_mutex_lock(&store->lock);
+    kvf_list_for_each (node, appends) {
+        struct kvf_append *append = kvf_append_at(node);
+        settle_append(lane, append, kvf_is_ok(status) ? append->status : status);
+    }
+    struct kvf_append *posted = kvf_append_end(appends);
     (void)pthread_mutex_unlock(&store->lock);
-    kvf_append_post(store, append, true);
+    if (posted != NULL)
+        kvf_loop_post(store->loop, &posted->post);
+}
+
+static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct kvf_status status)
+{
+    struct kvf_list one;
+    kvf_list_init(&one);
+    kvf_list_push_back(&one, &append->node);
+    end_appends(lane, &one, status);
 }
 
 static int drive_error(struct kvf_lane *lane)
@@ -145,11 +167,7 @@ static void end_group(struct kvf_lane *lane, struct kvf_batch *batch)
     int error = batch->error;
     if (error != 0)
         kvf_batch_roll_back(&lane->filling, batch);
-    for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;) {
-        struct kvf_append *append =
-            kvf_append_at(node); /* its own status: of what it is copied from */
-        end_append(lane, append, error == 0 ? append->status : kvf_io_status(error));
-    }
+    end_appends(lane, &batch->appends, error == 0 ? kvf_ok() : kvf_io_status(error));
 }
 
 static void end_free(struct kvf_lane *lane, struct kvf_batch *batch)
@@ -250,19 +268,14 @@ static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int err
     return moved;
 }
 
-static void end_all(struct kvf_lane *lane, struct kvf_list *list)
-{
-    for (struct kvf_list *node; (node = kvf_list_pop_front(list)) != NULL;)
-        end_append(lane, kvf_append_at(node), kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));
-}
-
 /* No segment is open, and none is free. What is carried over comes from one that is to be freed: it must not wait for
  * that. The rest waits, unless nobody could give one back. */
 static void wait_for_segment(struct kvf_lane *lane)
 {
-    end_all(lane, &lane->carries);
+    const struct kvf_status full = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0);
+    end_appends(lane, &lane->carries, full);
     if (lane->store->options.reclaim == NULL)
-        end_all(lane, &lane->queue);
+        end_appends(lane, &lane->queue, full);
     else if (!kvf_list_is_empty(&lane->queue))
         ask_for_segments(lane, kvf_append_at(lane->queue.next));
 }

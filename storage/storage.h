@@ -175,6 +175,7 @@ struct kvf_append {
     struct kvf_store *store;
     struct kvf_post post;
     struct kvf_list node;
+    struct kvf_list others; /* of node: that ended with it and share its post */
     struct kvf_status status;
     struct kvf_location location;
     bool posted;

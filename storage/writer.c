@@ -11,13 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define PIECES_PER_DRIVE 8 /* in flight */
 #define RETRIES_MAX 32     /* of a piece, without progress */
 #define DONE_MAX 64
+#define HUGE_BYTES (2 * KVF_MIB)
+#define PARTS_MAX 16 /* of a piece that is written from where they lie */
 
-/* One request. What is copied is read into `staging` first and then written from there. */
+/* One request. What is copied from a file is read into `staging` first and then written from there. */
 struct write {
     struct kvf_io io;
     struct kvf_batch *batch;
@@ -40,7 +43,8 @@ struct kvf_writer {
     struct kvf_lane *lanes;
     size_t next_lane;
     struct write *writes;
-    uint8_t *staging; /* of all writes; takes memory only where it was used */
+    uint8_t *
+        staging; /* of all writes, on huge pages where there are any; takes memory only where it was used */
     struct write *idle;
     struct write *again; /* to be given to the ring once more */
 
@@ -89,9 +93,25 @@ static void aim(struct write *write)
         aim_write(write);
 }
 
+/* From many places in memory a drive would see as many short runs, and the kernel pins each: one copy costs less. */
+static void gather(struct write *write)
+{
+    struct kvf_piece *piece = &write->piece;
+    uint8_t *at = write->staging;
+    if (piece->part_count <= PARTS_MAX)
+        return;
+    for (unsigned i = 0; i < piece->part_count; i++) {
+        memcpy(at, piece->parts[i].iov_base, piece->parts[i].iov_len);
+        at += piece->parts[i].iov_len;
+    }
+    piece->parts[0] = (struct iovec){.iov_base = write->staging, .iov_len = piece->bytes};
+    piece->part_count = 1;
+}
+
 static void start_piece(struct write *write)
 {
     bool copied = write->piece.from_fd >= 0;
+    gather(write);
     write->io.kind = copied ? KVF_IO_READ : KVF_IO_WRITE;
     if (copied)
         write->io.fd = write->piece.from_fd;
@@ -351,7 +371,10 @@ static bool writer_init(struct kvf_writer *writer)
     writer->lanes = calloc(drives, sizeof(*writer->lanes));
     writer->writes = calloc(PIECES_PER_DRIVE * drives, sizeof(*writer->writes));
     writer->wake_fd = eventfd(0, EFD_CLOEXEC);
-    writer->staging = aligned_alloc(KVF_PAGE, PIECES_PER_DRIVE * drives * KVF_PIECE_BYTES);
+    const size_t staging_bytes = PIECES_PER_DRIVE * drives * KVF_PIECE_BYTES;
+    writer->staging = aligned_alloc(HUGE_BYTES, staging_bytes);
+    if (writer->staging != NULL)
+        (void)madvise(writer->staging, staging_bytes, MADV_HUGEPAGE);
     if (writer->lanes == NULL || writer->writes == NULL || writer->staging == NULL ||
         writer->wake_fd < 0)
         return false;
