@@ -181,6 +181,26 @@ uint32_t kvf_cold_in_segment(const struct kvf_cold *cold, uint32_t segment)
     return cold->segments[segment];
 }
 
+uint32_t kvf_cold_next_in_segment(const struct kvf_cold *cold, uint32_t link)
+{
+    return at(cold, link)->next_in_segment;
+}
+
+void kvf_cold_cool(struct kvf_cold *cold, uint32_t link)
+{
+    at(cold, link)->hot = false;
+}
+
+void kvf_cold_move(struct kvf_cold *cold, uint32_t link, uint32_t segment, uint32_t page)
+{
+    kvf_assert(segment < cold->segment_count);
+    struct record *record = at(cold, link);
+    leave_segment(cold, record);
+    record->segment = segment;
+    record->page = page;
+    enter_segment(cold, link, record);
+}
+
 /* ---- all of them ---- */
 
 bool kvf_cold_add(struct kvf_cold *cold, uint64_t hash, const struct kvf_cold_block *block)

@@ -50,6 +50,12 @@ void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_bl
 void kvf_cold_remove(struct kvf_cold *cold, uint32_t link);
 /* One of those in the segment; KVF_COLD_NONE: it has none. */
 uint32_t kvf_cold_in_segment(const struct kvf_cold *cold, uint32_t segment);
+/* The one after it there, or KVF_COLD_NONE. */
+uint32_t kvf_cold_next_in_segment(const struct kvf_cold *cold, uint32_t link);
+/* It is not hot any more. */
+void kvf_cold_cool(struct kvf_cold *cold, uint32_t link);
+/* It lies elsewhere from now on. */
+void kvf_cold_move(struct kvf_cold *cold, uint32_t link, uint32_t segment, uint32_t page);
 
 uint64_t kvf_cold_count(const struct kvf_cold *cold);
 /* All that was allocated. */

@@ -154,9 +154,24 @@ void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct k
 /* A read of this location begins, ends. A segment is given back to the store only between them. */
 void kvf_index_hold_segment(struct kvf_index *index, struct kvf_location where);
 void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where);
-/* The store wants this segment: its records are unlinked now, it is freed when no read holds it. */
-void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment,
-                       uint64_t sequence);
+/* The store wants this segment: its records are unlinked now, it is freed when no read holds it.
+ * Hot ones stay, up to keep_bytes, until they are moved; they are not hot any more. */
+void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment, uint64_t sequence,
+                       uint64_t keep_bytes);
+
+/* A block that stays in a segment which the store wants. The namespace is the index's. */
+struct kvf_kept {
+    struct kvf_record record;
+    struct kvf_location location;
+};
+
+/* Up to `max` of those in the segment of this drive that was asked for first; how many. Whoever
+ * wants to move them holds the segment meanwhile. */
+size_t kvf_index_kept(struct kvf_index *index, uint32_t drive, struct kvf_kept *kept, size_t max);
+/* This generation of the block lies at `to` now, or (NULL) on SSD no more. Fine when it is another
+ * one by now, or none. */
+void kvf_index_move(struct kvf_index *index, const struct kvf_record *record,
+                    struct kvf_location from, const struct kvf_location *to);
 
 struct kvf_index_stats {
     uint64_t blocks;  /* that are known, and unlinked ones that are still pinned */

@@ -387,8 +387,58 @@ static void leave(struct block *block, uint32_t segment, bool linked)
     model_unlink(block);
 }
 
+static bool is_kept(const struct block *block, uint32_t segment)
+{
+    return block->there && block->on_ssd && block->location.segment == segment && block->hot;
+}
+
+/* Where a block of this segment is carried over to: another one, which may be gone by then. */
+static struct kvf_location elsewhere(uint32_t segment)
+{
+    struct kvf_location where = somewhere();
+    while (where.segment == segment)
+        where = somewhere();
+    return where;
+}
+
+static void move(const struct kvf_kept *kept)
+{
+    const uint32_t segment = kept->location.segment;
+    struct kvf_location to = elsewhere(segment);
+    const bool lost = random_below(4) == 0;
+    unsigned key = 0;
+    while (!now[key].there || !now[key].on_ssd || now[key].location.segment != segment ||
+           !kvf_generation_equal(now[key].generation, kept->record.generation) ||
+           now[key].location.offset != kept->location.offset)
+        key++;
+    assert_true(key < KEYS);
+    assert_string_equal(kept->record.namespace, space_of(key));
+    assert_int_equal(kept->record.crc32c, now[key].crc32c);
+    kvf_index_move(index_, &kept->record, kept->location, lost ? NULL : &to);
+    if (lost || !is_there_still(to))
+        leave(&now[key], segment, true);
+    else
+        now[key].location = to;
+}
+
+/* Until the segment is empty: then it is given back. */
+static void move_all(uint32_t segment)
+{
+    struct kvf_kept kept[3];
+    struct kvf_location held = {.segment = segment};
+    for (size_t count; (count = kvf_index_kept(index_, 0, kept, 3)) > 0;) {
+        kvf_index_hold_segment(index_, held);
+        for (size_t i = 0; i < count; i++)
+            move(&kept[i]);
+        kvf_index_unhold_segment(index_, held);
+    }
+    for (int i = 0; i < KEYS; i++)
+        assert_false(now[i].there && now[i].on_ssd && now[i].location.segment == segment);
+}
+
 static void reclaim(uint32_t segment)
 {
+    const bool keeps = random_below(2) == 0;
     unsigned pinned = 0;
     for (int i = 0; i < KEYS; i++)
         pinned += now[i].pins > 0 && !now[i].resident;
@@ -396,13 +446,19 @@ static void reclaim(uint32_t segment)
         pinned += unlinked[i].there;
     if (pinned > UNLINKED)
         return;
-    kvf_index_reclaim(index_, 0, segment, sequences[segment]++);
+    kvf_index_reclaim(index_, 0, segment, sequences[segment]++, keeps ? UINT64_MAX : 0);
     for (int i = 0; i < UNLINKED; i++)
         leave(&unlinked[i], segment, false);
+    for (int i = 0; i < KEYS; i++) {
+        if (keeps && is_kept(&now[i], segment))
+            now[i].hot = false;
+        else
+            leave(&now[i], segment, true);
+    }
     for (int i = 0; i < KEYS; i++)
-        leave(&now[i], segment, true);
-    for (int i = 0; i < KEYS; i++)
-        leave(&hidden[i], segment, true);
+        leave(&hidden[i], segment, true); /* not hot: nobody finds it */
+    check_all();
+    move_all(segment);
 }
 
 static void evict_all(void)
@@ -453,7 +509,7 @@ static void run(unsigned seed, unsigned steps)
     generations = 0;
     for (int i = 0; i < SEGMENTS; i++) {
         sequences[i] = 2;
-        kvf_index_reclaim(index_, 0, (uint32_t)i, 1);
+        kvf_index_reclaim(index_, 0, (uint32_t)i, 1, 0);
     }
     srand(seed);
     for (unsigned i = 0; i < steps; i++) {

@@ -319,7 +319,7 @@ static void add__key_of_a_record__is_the_new_block_alone(void **state)
     assert_int_equal(stats().blocks, 1);
     assert_true(look("t/f", "k", &found));
     assert_ptr_equal(found.entry, entry);
-    kvf_index_reclaim(index_, 0, 1, 1);
+    kvf_index_reclaim(index_, 0, 1, 1, 0);
     assert_true(has("t/f", "k"));
     kvf_entry_unpin(index_, entry);
 }
@@ -339,7 +339,7 @@ static void reclaim__entries_and_records__leave_this_segment_only(void **state)
     for (uint32_t n = 0; n < 400; n++)
         recover(1000 + n, (struct kvf_generation){1, n}); /* an older filling: not believed */
     assert_int_equal(stats().blocks, 3 + 200);
-    kvf_index_reclaim(index_, 0, 0, 5);
+    kvf_index_reclaim(index_, 0, 0, 5, 0);
     assert_false(has("t/f", "cold"));
     assert_true(look("t/f", "resident", &found) && !found.on_ssd);
     assert_true(look("t/f", "elsewhere", &found) && found.on_ssd);
@@ -351,7 +351,7 @@ static void stored__filling_was_reclaimed_meanwhile__is_not_on_ssd(void **state)
 {
     (void)state;
     struct kvf_entry *late = add("t/f", "late"), *next = add("t/f", "next");
-    kvf_index_reclaim(index_, 0, 3, 5);
+    kvf_index_reclaim(index_, 0, 3, 5, 0);
     store(late, 3, 5);
     assert_false(late->on_ssd);
     store(next, 3, 6);

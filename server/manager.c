@@ -287,7 +287,8 @@ static bool is_drained(const struct kvf_manager *manager)
 {
     return kvf_engines_count(manager->engines) == 0 && kvf_peers_sessions(manager->peers) == 0 &&
            manager->leases.open == 0 && manager->gets.open == 0 &&
-           kvf_list_is_empty(&manager->puts.writing) && kvf_loads_open(manager->loads) == 0;
+           kvf_list_is_empty(&manager->puts.writing) && kvf_loads_open(manager->loads) == 0 &&
+           kvf_carries_open(manager->carries) == 0;
 }
 
 /* Nobody waits for it any more. */

@@ -115,7 +115,7 @@ static struct kvf_status start_network(struct kvf_manager *manager, struct kvf_w
 
 static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t sequence)
 {
-    kvf_index_reclaim(((struct kvf_manager *)context)->index, drive, segment, sequence);
+    kvf_carries_reclaim(((struct kvf_manager *)context)->carries, drive, segment, sequence);
 }
 
 static struct kvf_status start_store(struct kvf_manager *manager, struct kvf_why *why)
@@ -169,6 +169,8 @@ static struct kvf_status start_index(struct kvf_manager *manager)
         .context = manager,
     };
     KVF_TRY(kvf_index_create(&index, &manager->index));
+    if (manager->store != NULL)
+        KVF_TRY(kvf_carries_create(manager->index, manager->store, &manager->carries));
     KVF_TRY(kvf_awaited_init(&manager->awaited, manager->index));
     struct kvf_loads_options loads = {
         .index = manager->index,
@@ -387,6 +389,7 @@ void manager_release(struct kvf_manager *manager)
     kvf_peers_destroy(manager->peers);
     kvf_sources_destroy(manager->sources);
     kvf_loads_destroy(manager->loads);
+    kvf_carries_destroy(manager->carries);
     kvf_awaited_fini(&manager->awaited);
     kvf_index_destroy(manager->index, false);
     kvf_store_close(manager->store);

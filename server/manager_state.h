@@ -6,6 +6,7 @@
 #include "proto/rpc/rpc.h"
 #include "server/admin.h"
 #include "server/admission.h"
+#include "server/carry.h"
 #include "server/engines.h"
 #include "server/get.h"
 #include "server/lease.h"
@@ -42,6 +43,7 @@ struct kvf_manager {
     struct kvf_awaited awaited; /* open while recovery runs */
     struct kvf_recovery recovery;
     struct kvf_loads *loads;
+    struct kvf_carries *carries; /* NULL: no SSD tier */
     struct kvf_sources *sources;
     struct kvf_admission admission;
     struct gets gets;

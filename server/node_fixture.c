@@ -41,7 +41,7 @@ static void memory_freed(void *context)
 
 static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t sequence)
 {
-    kvf_index_reclaim(((struct node *)context)->index, drive, segment, sequence);
+    kvf_carries_reclaim(((struct node *)context)->carries, drive, segment, sequence);
 }
 
 static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
@@ -118,6 +118,8 @@ static void start_index(struct node *node)
                                       .freed = memory_freed,
                                       .context = node};
     assert_true(kvf_is_ok(kvf_index_create(&index, &node->index)));
+    if (node->store != NULL)
+        assert_true(kvf_is_ok(kvf_carries_create(node->index, node->store, &node->carries)));
     if (node->store != NULL)
         recover(node);
     assert_true(kvf_is_ok(kvf_awaited_init(&node->awaited, node->index)));
@@ -217,7 +219,8 @@ void node_assert_idle(struct node *node)
 {
     struct kvf_index_stats stats;
     node_run_until(node->gets.open == 0 && node->leases.open == 0 &&
-                   kvf_loads_open(node->loads) == 0 && kvf_list_is_empty(&node->puts.writing));
+                   kvf_loads_open(node->loads) == 0 && kvf_list_is_empty(&node->puts.writing) &&
+                   kvf_carries_open(node->carries) == 0);
     kvf_index_get_stats(node->index, &stats);
     for (int class = 0; class < KVF_CLASS_COUNT; class ++)
         assert_int_equal(node->admission.classes[class].used_bytes, 0);
@@ -255,6 +258,7 @@ void node_stop(struct node *node)
     kvf_sources_destroy(node->sources);
     kvf_peers_destroy(node->peers);
     kvf_loads_destroy(node->loads);
+    kvf_carries_destroy(node->carries);
     kvf_awaited_fini(&node->awaited);
     kvf_index_destroy(node->index, false);
     kvf_store_close(node->store);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/test.h"
 #include "server/awaited.h"
+#include "server/carry.h"
 #include "server/get.h"
 #include "server/peers.h"
 #include "server/put.h"
@@ -33,6 +34,7 @@ struct node {
     struct kvf_awaited awaited; /* a test opens and closes it */
     struct kvf_recovery recovery;
     struct kvf_loads *loads;
+    struct kvf_carries *carries; /* NULL: no store */
     struct kvf_transport *transport;
     struct kvf_sources *sources;
     struct kvf_peers *peers;

@@ -135,6 +135,10 @@ static void add_drive(struct json *json, cJSON *array, const struct kvf_drive_st
     add_number(json, object, "read_device_bytes", drive->read_device_bytes);
     add_number(json, object, "write_payload_bytes", drive->write_payload_bytes);
     add_number(json, object, "write_device_bytes", drive->write_device_bytes);
+    add_number(json, object, "write_syncs", drive->write_syncs);
+    add_number(json, object, "carried_blocks", drive->carried_blocks);
+    add_number(json, object, "carried_bytes", drive->carried_bytes);
+    add_number(json, object, "carries_failed", drive->carries_failed);
     add_number(json, object, "registrations", drive->registrations);
     add_number(json, object, "dropped", drive->dropped);
     json->ok = cJSON_AddBoolToObject(object, "read_only", drive->read_only) != NULL && json->ok;
@@ -353,6 +357,10 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
         sum.read_device_bytes += drive->read_device_bytes;
         sum.write_payload_bytes += drive->write_payload_bytes;
         sum.write_device_bytes += drive->write_device_bytes;
+        sum.write_syncs += drive->write_syncs;
+        sum.carried_blocks += drive->carried_blocks;
+        sum.carried_bytes += drive->carried_bytes;
+        sum.carries_failed += drive->carries_failed;
         sum.registrations += drive->registrations;
     }
     counter(out, "ssd_read_sets_total", sum.read_sets, "Sets of blocks read together");
@@ -366,6 +374,12 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
     head(out, "ssd_device_bytes_total", "counter", "Bytes that the drives moved for them");
     labelled(out, "ssd_device_bytes_total", "op", "read", sum.read_device_bytes);
     labelled(out, "ssd_device_bytes_total", "op", "write", sum.write_device_bytes);
+    counter(out, "ssd_write_syncs_total", sum.write_syncs, "Times that writes were made durable");
+    counter(out, "ssd_carried_blocks_total", sum.carried_blocks,
+            "Blocks written again since they were asked for, before their segment was reused");
+    counter(out, "ssd_carried_bytes_total", sum.carried_bytes, "Their bytes");
+    counter(out, "ssd_carries_failed_total", sum.carries_failed,
+            "Blocks that were to be, and found no room or could not be read");
     static const char *const reasons[KVF_DROP_COUNT] = {
         [KVF_DROP_NO_SSD] = "no_ssd",
         [KVF_DROP_WRITE_ERROR] = "write_error",

@@ -24,6 +24,10 @@ static const struct kvf_drive_stats two_drives[2] = {
      .read_device_bytes = 16,
      .write_payload_bytes = 17,
      .write_device_bytes = 18,
+     .write_syncs = 21,
+     .carried_blocks = 22,
+     .carried_bytes = 23,
+     .carries_failed = 24,
      .registrations = 19,
      .dropped = 20,
      .recovering = true},
@@ -95,15 +99,15 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     const cJSON *drive = cJSON_GetArrayItem(ssd, 0);
     keys_are(drive,
              "path capacity_bytes used_bytes read_sets read_sqes read_payload_bytes "
-             "read_device_bytes write_payload_bytes write_device_bytes registrations dropped "
-             "read_only recovering");
+             "read_device_bytes write_payload_bytes write_device_bytes write_syncs carried_blocks "
+             "carried_bytes carries_failed registrations dropped read_only recovering");
     assert_string_equal(at(drive, "path")->valuestring, "/mnt/a");
-    static const char *const numbers[] = {"capacity_bytes",      "used_bytes",
-                                          "read_sets",           "read_sqes",
-                                          "read_payload_bytes",  "read_device_bytes",
-                                          "write_payload_bytes", "write_device_bytes",
-                                          "registrations",       "dropped"};
-    for (int number = 0; number < 10; number++)
+    static const char *const numbers[] = {
+        "capacity_bytes",     "used_bytes",        "read_sets",           "read_sqes",
+        "read_payload_bytes", "read_device_bytes", "write_payload_bytes", "write_device_bytes",
+        "registrations",      "dropped",           "write_syncs",         "carried_blocks",
+        "carried_bytes",      "carries_failed"};
+    for (int number = 0; number < 14; number++)
         assert_int_equal(at(drive, numbers[number])->valueint, 11 + number);
     assert_true(cJSON_IsFalse(at(drive, "read_only")));
     assert_true(cJSON_IsTrue(at(cJSON_GetArrayItem(ssd, 1), "read_only")));
@@ -240,6 +244,10 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_ssd_read_sets_total 0",
         "kvferry_ssd_read_sqes_total 0",
         "kvferry_ssd_registrations_total 0",
+        "kvferry_ssd_write_syncs_total 0",
+        "kvferry_ssd_carried_blocks_total 0",
+        "kvferry_ssd_carried_bytes_total 0",
+        "kvferry_ssd_carries_failed_total 0",
         "kvferry_queries_waited_total 0",
         "kvferry_coalesced_loads_total 0",
         "kvferry_index_blocks 0",
@@ -295,6 +303,10 @@ static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **stat
         "kvferry_ssd_read_sets_total 113",
         "kvferry_ssd_read_sqes_total 114",
         "kvferry_ssd_registrations_total 119",
+        "kvferry_ssd_write_syncs_total 21",
+        "kvferry_ssd_carried_blocks_total 22",
+        "kvferry_ssd_carried_bytes_total 23",
+        "kvferry_ssd_carries_failed_total 24",
         "kvferry_ssd_payload_bytes_total{op=\"read\"} 115",
         "kvferry_ssd_payload_bytes_total{op=\"write\"} 117",
         "kvferry_ssd_device_bytes_total{op=\"read\"} 116",

@@ -4,12 +4,9 @@
 
 /* ---- telling the owner ---- */
 
-/* On the owner's thread. A post may come before the end, only to ask for segments. */
-static void run_post(struct kvf_post *post)
+/* Under the lock, but not while the owner is told. */
+static void tell_asks(struct kvf_store *store)
 {
-    struct kvf_append *append = kvf_container(post, struct kvf_append, post);
-    struct kvf_store *store = append->store;
-    (void)pthread_mutex_lock(&store->lock);
     for (struct kvf_list *node; (node = kvf_list_pop_front(&store->asks)) != NULL;) {
         struct kvf_segment *segment = kvf_container(node, struct kvf_segment, node);
         uint64_t sequence = segment->sequence;
@@ -18,24 +15,58 @@ static void run_post(struct kvf_post *post)
         store->options.reclaim(store->options.context, drive, segment->number, sequence);
         (void)pthread_mutex_lock(&store->lock);
     }
-    append->posted = false;
-    bool finished = append->finished;
-    if (finished)
-        store->drives[append->location.drive].stats.writes_in_flight--;
-    (void)pthread_mutex_unlock(&store->lock);
-    if (finished)
-        append->ended(append, append->status, append->location);
 }
 
-void kvf_append_post(struct kvf_store *store, struct kvf_append *append, bool finished)
+/* On the owner's thread. A post may come before the end, only to ask for segments; at the end it may stand for many. */
+static void run_post(struct kvf_post *post)
+{
+    struct kvf_append *append = kvf_container(post, struct kvf_append, post);
+    struct kvf_store *store = append->store;
+    struct kvf_list ended;
+    kvf_list_init(&ended);
+    (void)pthread_mutex_lock(&store->lock);
+    tell_asks(store);
+    append->posted = false;
+    if (append->finished) {
+        kvf_list_push_back(&ended, &append->node);
+        kvf_list_splice_back(&ended, &append->others);
+    }
+    kvf_list_for_each (node, &ended) {
+        const struct kvf_append *one = kvf_container(node, struct kvf_append, node);
+        store->drives[one->location.drive].stats.writes_in_flight--;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    for (struct kvf_list *node; (node = kvf_list_pop_front(&ended)) != NULL;) {
+        struct kvf_append *one = kvf_container(node, struct kvf_append, node);
+        one->ended(one, one->status, one->location);
+    }
+}
+
+void kvf_append_carry_asks(struct kvf_store *store, struct kvf_append *append)
 {
     (void)pthread_mutex_lock(&store->lock);
     bool must = !append->posted;
     append->posted = true;
-    append->finished = finished;
     (void)pthread_mutex_unlock(&store->lock);
     if (must) /* nobody else ends this append, so it is still there */
         kvf_loop_post(store->loop, &append->post);
+}
+
+struct kvf_append *kvf_append_end(struct kvf_list *ended)
+{
+    struct kvf_append *first = NULL;
+    for (struct kvf_list *node; (node = kvf_list_pop_front(ended)) != NULL;) {
+        struct kvf_append *append = kvf_container(node, struct kvf_append, node);
+        append->finished = true;
+        if (append->posted)
+            continue; /* that post finds it finished */
+        append->posted = true;
+        if (first == NULL)
+            first = append;
+        else
+            kvf_list_push_back(&first->others, &append->node);
+    }
+    return first;
 }
 
 /* ---- the owner's calls ---- */
@@ -47,12 +78,31 @@ static struct kvf_status check_append(const struct kvf_store *store,
     uint64_t bytes = kvf_round_up_page(record->length);
     if (record->length == 0 || record->length > KVF_BLOCK_MAX_BYTES || record->key.length == 0 ||
         record->key.length > KVF_KEY_MAX_BYTES || record->namespace == NULL ||
-        !kvf_namespace_is_valid(record->namespace) || append->extent.arena == NULL ||
-        append->extent.offset % KVF_PAGE != 0 || append->extent.bytes < bytes)
+        !kvf_namespace_is_valid(record->namespace))
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
+    if (!kvf_append_is_carried(append) &&
+        (append->extent.offset % KVF_PAGE != 0 || append->extent.bytes < bytes))
         return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
     /* Header, one group, index and footer: each at least a page. */
     if (bytes + 4 * KVF_PAGE > store->drives[0].segment_bytes)
         return kvf_fail(KVF_MODULE_STORAGE, KVF_TOO_LARGE, 0);
+    return kvf_ok();
+}
+
+/* Where it is carried over from. Under the lock. */
+static struct kvf_status check_source(const struct kvf_store *store,
+                                      const struct kvf_append *append)
+{
+    const struct kvf_location *from = &append->from;
+    uint64_t bytes = kvf_round_up_page(append->record.length);
+    if (from->drive >= store->drive_count ||
+        from->segment >= store->drives[from->drive].segment_count || from->sequence == 0 ||
+        from->offset % KVF_PAGE != 0 || from->offset > store->drives[from->drive].segment_bytes ||
+        bytes > store->drives[from->drive].segment_bytes - from->offset)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0);
+    const struct kvf_segment *segment = &store->drives[from->drive].segments[from->segment];
+    if (segment->state != KVF_SEGMENT_SEALED || segment->sequence != from->sequence)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_STALE, 0);
     return kvf_ok();
 }
 
@@ -74,6 +124,15 @@ static struct kvf_drive *choose_drive(struct kvf_store *store)
     return best;
 }
 
+/* What is carried over stays on its drive, so that each drive pays for its own segments. */
+static struct kvf_drive *drive_for(struct kvf_store *store, const struct kvf_append *append)
+{
+    bool carried = kvf_append_is_carried(append) && kvf_is_ok(append->status);
+    if (carried && store->drives[append->from.drive].error == 0)
+        return &store->drives[append->from.drive];
+    return choose_drive(store);
+}
+
 void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
 {
     kvf_assert(store->recovered);
@@ -83,10 +142,14 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
     append->location = (struct kvf_location){0};
     append->status = check_append(store, append);
     kvf_list_init(&append->node);
+    kvf_list_init(&append->others);
 
     bool wake = false;
     (void)pthread_mutex_lock(&store->lock);
-    struct kvf_drive *drive = choose_drive(store);
+    bool carried = kvf_append_is_carried(append);
+    if (carried && kvf_is_ok(append->status))
+        append->status = check_source(store, append);
+    struct kvf_drive *drive = drive_for(store, append);
     if (drive == NULL) {
         drive = &store->drives[0];
         if (kvf_is_ok(append->status))
@@ -96,10 +159,11 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
     append->location.drive = drive->index;
     if (kvf_is_ok(append->status)) {
         drive->queued_bytes += kvf_round_up_page(append->record.length);
-        kvf_list_push_back(&drive->incoming, &append->node);
+        kvf_list_push_back(carried ? &drive->carries : &drive->incoming, &append->node);
         wake = kvf_writer_has_news(store->writer);
     } else {
-        drive->stats.dropped++;
+        drive->stats.dropped += !carried;
+        drive->stats.carries_failed += carried;
         append->posted = append->finished = true;
         kvf_loop_post(store->loop, &append->post);
     }

@@ -4,8 +4,12 @@
 
 #include "storage/core.h"
 
-/* Wake the owner for this append: it has ended (`finished`; its status and location are set, and it may be gone at
- * once), or it only carries the message that segments are asked for. Writer thread, without the lock. */
-void kvf_append_post(struct kvf_store *store, struct kvf_append *append, bool finished);
+/* Wake the owner for this append, which has not ended: it carries the message that segments are asked for. Writer thread,
+ * without the lock. */
+void kvf_append_carry_asks(struct kvf_store *store, struct kvf_append *append);
+
+/* These appends (of node) have ended; status and location are set. The owner is woken once for all of them, and each may
+ * be gone at once. Empties the list. Under the lock; gives the one to be posted when it is left, NULL: none. */
+KVF_MUST_USE struct kvf_append *kvf_append_end(struct kvf_list *ended);
 
 #endif

@@ -6,8 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GATHER_BYTES (UINT64_C(256) << 10) /* shorter runs are copied together */
-#define GROUP_BYTES_MAX (16 * KVF_MIB)
+#define GROUP_BYTES (16 * KVF_MIB) /* of payload: then it takes no more */
 
 /* ---- building ---- */
 
@@ -41,36 +40,35 @@ static bool plan_takes(const struct kvf_filling *filling, const struct plan *pla
                        const struct kvf_append *append)
 {
     uint64_t segment_bytes = filling->drive->segment_bytes;
+    uint64_t kept = kvf_append_is_carried(append) ? 0 : filling->kept_bytes;
     uint64_t header = kvf_record_header_bytes(&append->record);
     uint64_t headers = plan->header_bytes + header;
     uint64_t payload = plan->payload_bytes + kvf_round_up_page(append->record.length);
     uint64_t index = filling->index_bytes + headers;
-    if (plan->count > 0 && payload > GROUP_BYTES_MAX)
+    if (plan->payload_bytes >= GROUP_BYTES)
         return false;
     if (KVF_GROUP_PREFIX_BYTES + headers > KVF_GROUP_PAGES_MAX_BYTES ||
         index > kvf_index_max_bytes(segment_bytes))
         return false;
     return filling->position + kvf_round_up_page(KVF_GROUP_PREFIX_BYTES + headers) + payload +
-               kvf_round_up_page(index) + KVF_PAGE <=
+               kvf_round_up_page(index) + KVF_PAGE + kept <=
            segment_bytes;
 }
 
 /* Move what belongs together from the queue to the batch. */
-static struct plan collect(struct kvf_filling *filling, struct kvf_batch *batch,
-                           struct kvf_list *queue)
+static void collect(struct kvf_filling *filling, struct kvf_batch *batch, struct plan *plan,
+                    struct kvf_list *queue)
 {
-    struct plan plan = {0};
     while (!kvf_list_is_empty(queue)) {
         struct kvf_append *append = kvf_append_at(queue->next);
-        if (!plan_takes(filling, &plan, append))
+        if (!plan_takes(filling, plan, append))
             break;
         kvf_list_remove(&append->node);
         kvf_list_push_back(&batch->appends, &append->node);
-        plan.header_bytes += kvf_record_header_bytes(&append->record);
-        plan.payload_bytes += kvf_round_up_page(append->record.length);
-        plan.count++;
+        plan->header_bytes += kvf_record_header_bytes(&append->record);
+        plan->payload_bytes += kvf_round_up_page(append->record.length);
+        plan->count++;
     }
-    return plan;
 }
 
 /* Headers into the group's pages and into the index; every append learns its place. */
@@ -107,8 +105,9 @@ static void encode(struct kvf_filling *filling, struct kvf_batch *batch, const s
 }
 
 void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
-                           struct kvf_list *queue)
+                           struct kvf_list *carries, struct kvf_list *queue)
 {
+    struct plan plan = {0};
     start_batch(batch, KVF_BATCH_RECORDS, filling->segment);
     batch->before_position = filling->position;
     batch->before_index_bytes = filling->index_bytes;
@@ -119,7 +118,8 @@ void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
         add_run(batch, batch->header_page, 0, KVF_PAGE);
         filling->is_new = false;
     }
-    struct plan plan = collect(filling, batch, queue);
+    collect(filling, batch, &plan, carries);
+    collect(filling, batch, &plan, queue);
     encode(filling, batch, &plan);
     batch->at = batch->appends.next;
 }
@@ -174,26 +174,57 @@ void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *ba
 
 /* ---- giving out ---- */
 
-/* The rest of the run or payload that is next. */
-static bool front(const struct kvf_batch *batch, struct kvf_run *part)
+/* The rest of the run or payload that is next: in memory, or in a file. */
+struct part {
+    uint64_t offset;
+    uint64_t bytes;
+    uint8_t *memory;
+    int from_fd; /* -1: in memory */
+    uint64_t from_offset;
+};
+
+static struct part part_of_run(const struct kvf_run *run, uint64_t done)
 {
-    if (batch->run_next < batch->run_count) {
-        const struct kvf_run *run = &batch->runs[batch->run_next];
-        *part = (struct kvf_run){run->memory + batch->run_done, run->offset + batch->run_done,
-                                 run->bytes - batch->run_done};
-        return true;
+    return (struct part){
+        .offset = run->offset + done,
+        .bytes = run->bytes - done,
+        .memory = run->memory + done,
+        .from_fd = -1,
+    };
+}
+
+static struct part part_of_payload(const struct kvf_append *append, uint64_t done)
+{
+    struct part part = {
+        .offset = append->location.offset + done,
+        .bytes = kvf_round_up_page(append->record.length) - done,
+        .from_fd = -1,
+    };
+    if (kvf_append_is_carried(append)) {
+        const struct kvf_location *from = &append->from;
+        part.from_fd = append->store->drives[from->drive].segments[from->segment].fd;
+        part.from_offset = from->offset + done;
+    } else {
+        part.memory = kvf_extent_at(append->extent) + done;
     }
-    if (batch->kind != KVF_BATCH_RECORDS || batch->at == &batch->appends)
-        return false;
-    const struct kvf_append *append = kvf_append_at(batch->at);
-    *part = (struct kvf_run){kvf_extent_at(append->extent) + batch->at_done,
-                             append->location.offset + batch->at_done,
-                             kvf_round_up_page(append->record.length) - batch->at_done};
-    return true;
+    return part;
+}
+
+bool kvf_batch_is_out(const struct kvf_batch *batch)
+{
+    return batch->run_next == batch->run_count &&
+           (batch->kind != KVF_BATCH_RECORDS || batch->at == &batch->appends);
+}
+
+static struct part front(const struct kvf_batch *batch)
+{
+    if (batch->run_next < batch->run_count)
+        return part_of_run(&batch->runs[batch->run_next], batch->run_done);
+    return part_of_payload(kvf_append_at(batch->at), batch->at_done);
 }
 
 /* So many bytes of what front() told are given out. */
-static void consume(struct kvf_batch *batch, const struct kvf_run *part, uint64_t bytes)
+static void consume(struct kvf_batch *batch, const struct part *part, uint64_t bytes)
 {
     bool all = bytes == part->bytes;
     if (batch->run_next < batch->run_count) {
@@ -206,32 +237,59 @@ static void consume(struct kvf_batch *batch, const struct kvf_run *part, uint64_
         batch->at = batch->at->next;
 }
 
-static bool belongs_to(const struct kvf_run *piece, const struct kvf_run *part)
+/* Does it go on where the piece ends, here and where it is copied from? */
+static bool follows(const struct kvf_piece *piece, const struct part *part)
 {
-    return part->bytes < GATHER_BYTES && part->offset == piece->offset + piece->bytes &&
-           piece->bytes + part->bytes <= KVF_BATCH_PIECE_BYTES;
+    if (piece->bytes == 0)
+        return true;
+    return piece->bytes < KVF_PIECE_BYTES && part->offset == piece->offset + piece->bytes &&
+           part->from_fd == piece->from_fd &&
+           (part->from_fd < 0 || part->from_offset == piece->from_offset + piece->bytes);
 }
 
-bool kvf_batch_next_piece(struct kvf_batch *batch, uint8_t *staging, struct kvf_run *piece)
+static void add_part(struct kvf_piece *piece, const struct part *part, uint64_t bytes)
 {
-    struct kvf_run part;
-    if (batch->error != 0 || !front(batch, &part))
-        return false;
-    *piece = part;
-    if (piece->bytes > KVF_BATCH_PIECE_BYTES)
-        piece->bytes = KVF_BATCH_PIECE_BYTES;
-    consume(batch, &part, piece->bytes);
-    if (piece->bytes >= GATHER_BYTES)
-        return true;
-    while (front(batch, &part) && belongs_to(piece, &part)) {
-        if (piece->memory != staging)
-            memcpy(staging, piece->memory, piece->bytes);
-        piece->memory = staging;
-        memcpy(staging + piece->bytes, part.memory, part.bytes);
-        piece->bytes += part.bytes;
-        consume(batch, &part, part.bytes);
+    if (piece->bytes == 0) {
+        piece->offset = part->offset;
+        piece->from_fd = part->from_fd;
+        piece->from_offset = part->from_offset;
     }
-    return true;
+    piece->bytes += bytes;
+    if (part->from_fd >= 0)
+        return;
+    struct iovec *last = piece->part_count > 0 ? &piece->parts[piece->part_count - 1] : NULL;
+    if (last != NULL && (uint8_t *)last->iov_base + last->iov_len == part->memory)
+        last->iov_len += bytes;
+    else
+        piece->parts[piece->part_count++] =
+            (struct iovec){.iov_base = part->memory, .iov_len = bytes};
+}
+
+bool kvf_batch_next_piece(struct kvf_batch *batch, struct kvf_piece *piece)
+{
+    piece->bytes = 0;
+    piece->part_count = 0;
+    while (batch->error == 0 && !kvf_batch_is_out(batch)) {
+        struct part part = front(batch);
+        uint64_t room = KVF_PIECE_BYTES - piece->bytes;
+        uint64_t bytes = part.bytes < room ? part.bytes : room;
+        if (!follows(piece, &part))
+            break;
+        add_part(piece, &part, bytes);
+        consume(batch, &part, bytes);
+    }
+    return piece->bytes > 0;
+}
+
+void kvf_batch_spoil(struct kvf_batch *batch, const struct kvf_piece *piece, int error)
+{
+    kvf_list_for_each (node, &batch->appends) {
+        struct kvf_append *append = kvf_append_at(node);
+        uint64_t start = append->location.offset;
+        uint64_t end = start + kvf_round_up_page(append->record.length);
+        if (start < piece->offset + piece->bytes && piece->offset < end)
+            append->status = kvf_io_status(error);
+    }
 }
 
 /* ---- the segment being filled ---- */

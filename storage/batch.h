@@ -7,6 +7,8 @@
 
 #include "storage/core.h"
 
+#include <sys/uio.h>
+
 #define KVF_BATCH_RUNS_MAX 3
 
 enum kvf_batch_kind {
@@ -56,6 +58,7 @@ struct kvf_filling {
     struct kvf_segment *segment; /* NULL: none is open */
     bool is_new;                 /* its header is not written yet */
     uint64_t position;           /* where the next group goes */
+    uint64_t kept_bytes;         /* at the segment's end, for records that are carried over */
     uint32_t record_count;
     uint8_t *index; /* packed headers so far */
     uint64_t index_bytes;
@@ -73,10 +76,10 @@ bool kvf_filling_takes(const struct kvf_filling *filling, const struct kvf_appen
 KVF_MUST_USE bool kvf_batch_init(struct kvf_batch *batch);
 void kvf_batch_fini(struct kvf_batch *batch);
 
-/* Move what belongs together from the queue (of kvf_append.node) to the batch and give every append its place. The
- * filling takes the first one. */
+/* Move what belongs together from carries and queue (of kvf_append.node) to the batch and give every append its place.
+ * The filling takes the first one. */
 void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
-                           struct kvf_list *queue);
+                           struct kvf_list *carries, struct kvf_list *queue);
 void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *batch);
 void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *segment,
                           struct kvf_batch *batch);
@@ -84,14 +87,29 @@ void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *seg
 /* A write that keeps nothing: the header of a free segment, or (NULL) no page at all, only the fdatasync. */
 void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *segment,
                            struct kvf_batch *batch);
+/* Everything of it is given out. */
+bool kvf_batch_is_out(const struct kvf_batch *batch);
 /* The failed group was never there. */
 void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *batch);
 
-#define KVF_BATCH_PIECE_BYTES KVF_MIB
+#define KVF_PIECE_BYTES KVF_MIB
+#define KVF_PIECE_PARTS (KVF_PIECE_BYTES / KVF_PAGE)
 
-/* What the batch wants written next, at most KVF_BATCH_PIECE_BYTES; false when all is given out. Small neighbours are
- * copied together into `staging` (that many bytes), so that they cost one request. */
-bool kvf_batch_next_piece(struct kvf_batch *batch, uint8_t *staging, struct kvf_run *piece);
+/* Neighbours in the file, written by one request. */
+struct kvf_piece {
+    uint64_t offset;
+    uint64_t bytes; /* whole pages, at most KVF_PIECE_BYTES */
+    int from_fd;    /* not -1: they are copied from this file */
+    uint64_t from_offset;
+    unsigned part_count;
+    struct iovec parts[KVF_PIECE_PARTS]; /* where in memory */
+};
+
+/* What the batch wants written next; false when all is given out. */
+bool kvf_batch_next_piece(struct kvf_batch *batch, struct kvf_piece *piece);
+
+/* What this piece is copied from could not be read: its records end with that error. */
+void kvf_batch_spoil(struct kvf_batch *batch, const struct kvf_piece *piece, int error);
 
 static inline struct kvf_append *kvf_append_at(struct kvf_list *node)
 {

@@ -57,6 +57,7 @@ struct kvf_drive {
 
     /* writing, under lock */
     struct kvf_list incoming; /* of kvf_append.node, from the owner to the writer */
+    struct kvf_list carries;  /* likewise, those carried over */
     struct kvf_list frees;    /* of kvf_segment.node, likewise */
     uint64_t queued_bytes;    /* payload of appends that have not ended */
     int error;                /* not 0: read-only, and the errno why */
@@ -106,6 +107,11 @@ static inline struct kvf_place kvf_segment_place(const struct kvf_drive *drive,
         .segment_bytes = drive->segment_bytes,
         .sequence = segment->sequence,
     };
+}
+
+static inline bool kvf_append_is_carried(const struct kvf_append *append)
+{
+    return append->extent.arena == NULL;
 }
 
 /* The status of an errno: NO_SPACE when the drive is full or over quota, else IO. */

@@ -24,6 +24,9 @@ struct kvf_io {
     uint8_t *memory;
     uint64_t bytes;
     uint64_t offset;
+    /* A write may come from several places: `bytes` is their sum, and memory is not looked at. NULL: it does not. */
+    struct iovec *parts;
+    unsigned part_count;
     int result; /* when it is back: bytes moved, or -errno */
 };
 

@@ -610,7 +610,7 @@ static void write__one_of_two_drives_fails__the_other_takes_what_was_queued(void
     fixture_open(&f);
     int fd = f.store->drives[0].segments[0].fd; /* the first one that is taken */
     faulty_arm((struct plan){.kind = KVF_IO_WRITE,
-                             .first = 1,
+                             .first = 0,
                              .count = 1,
                              .fd = fd,
                              .fault = FAULT_ERROR,

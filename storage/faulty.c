@@ -165,7 +165,8 @@ static void faulty_add(struct kvf_ring *base, struct kvf_io *io)
             return;
         }
         if (io->bytes > (uint64_t)plan.value) {
-            io->bytes = kvf_round_up_page((uint64_t)plan.value);
+            if (io->parts == NULL) /* else more is written than is told */
+                io->bytes = kvf_round_up_page((uint64_t)plan.value);
             ring->cut_to[ring->cut_count] = plan.value;
             ring->cut[ring->cut_count++] = io;
         }

@@ -26,6 +26,7 @@
 #define KVF_SEGMENT_MAX_BYTES (UINT64_C(1) << 40)
 #define KVF_SEGMENTS_MAX 65536 /* of one drive */
 #define KVF_GROUP_PREFIX_BYTES 64
+#define KVF_GROUPS_UNDER_WAY 3 /* of one segment: as many a crash may leave unfinished */
 #define KVF_GROUP_PAGES_MAX_BYTES (UINT64_C(1) << 20) /* prefix and packed headers of one group */
 #define KVF_RECORD_PREFIX_BYTES 80
 #define KVF_RECORD_HEADER_MAX_BYTES                                                                \

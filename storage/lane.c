@@ -43,7 +43,7 @@ static void ask_for_segments(struct kvf_lane *lane, struct kvf_append *carrier)
     }
     (void)pthread_mutex_unlock(&store->lock);
     if (asked)
-        kvf_append_post(store, carrier, false);
+        kvf_append_carry_asks(store, carrier);
 }
 
 /* Never used before, on any boot. */
@@ -89,24 +89,49 @@ static void set_segment_state(struct kvf_lane *lane, struct kvf_segment *segment
 
 /* ---- ending ---- */
 
-static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct kvf_status status)
+/* Under the lock. */
+static void settle_append(struct kvf_lane *lane, struct kvf_append *append,
+                          struct kvf_status status)
 {
-    struct kvf_store *store = lane->store;
     struct kvf_drive *drive = lane->drive;
     uint64_t bytes = kvf_round_up_page(append->record.length);
+    bool carried = kvf_append_is_carried(append), ok = kvf_is_ok(status);
     append->status = status;
     append->location.drive = drive->index;
-    (void)pthread_mutex_lock(&store->lock);
     drive->queued_bytes -= bytes;
-    if (kvf_is_ok(status)) {
-        drive->stats.write_payload_bytes += append->record.length;
+    if (ok) {
         drive->stats.used_bytes += bytes;
         drive->segments[append->location.segment].used_bytes += bytes;
-    } else {
-        drive->stats.dropped++;
     }
+    drive->stats.write_payload_bytes += ok && !carried ? append->record.length : 0;
+    drive->stats.carried_bytes += ok && carried ? append->record.length : 0;
+    drive->stats.carried_blocks += ok && carried;
+    drive->stats.carries_failed += !ok && carried;
+    drive->stats.dropped += !ok && !carried;
+}
+
+/* All of them, with this status, or where that is OK each with its own (of what it was copied from). Empties the list.
+ * One lock and one post for all: a group of small blocks has thousands. */
+static void end_appends(struct kvf_lane *lane, struct kvf_list *appends, struct kvf_status status)
+{
+    struct kvf_store *store = lane->store;
+    (void)pthread_mutex_lock(&store->lock);
+    kvf_list_for_each (node, appends) {
+        struct kvf_append *append = kvf_append_at(node);
+        settle_append(lane, append, kvf_is_ok(status) ? append->status : status);
+    }
+    struct kvf_append *posted = kvf_append_end(appends);
     (void)pthread_mutex_unlock(&store->lock);
-    kvf_append_post(store, append, true);
+    if (posted != NULL)
+        kvf_loop_post(store->loop, &posted->post);
+}
+
+static void end_append(struct kvf_lane *lane, struct kvf_append *append, struct kvf_status status)
+{
+    struct kvf_list one;
+    kvf_list_init(&one);
+    kvf_list_push_back(&one, &append->node);
+    end_appends(lane, &one, status);
 }
 
 static int drive_error(struct kvf_lane *lane)
@@ -142,8 +167,7 @@ static void end_group(struct kvf_lane *lane, struct kvf_batch *batch)
     int error = batch->error;
     if (error != 0)
         kvf_batch_roll_back(&lane->filling, batch);
-    for (struct kvf_list *node; (node = kvf_list_pop_front(&batch->appends)) != NULL;)
-        end_append(lane, kvf_append_at(node), error == 0 ? kvf_ok() : kvf_io_status(error));
+    end_appends(lane, &batch->appends, error == 0 ? kvf_ok() : kvf_io_status(error));
 }
 
 static void end_free(struct kvf_lane *lane, struct kvf_batch *batch)
@@ -185,32 +209,55 @@ void kvf_lane_end_batch(struct kvf_lane *lane, struct kvf_batch *batch)
 
 /* ---- moving on ---- */
 
-static bool groups_are_idle(const struct kvf_lane *lane)
+struct kvf_batch *kvf_lane_group(struct kvf_lane *lane, unsigned age)
 {
-    return lane->groups[0].state == KVF_BATCH_IDLE && lane->groups[1].state == KVF_BATCH_IDLE;
+    return &lane->groups[(lane->next_group + age) % KVF_GROUPS_UNDER_WAY];
 }
 
-/* With other drives the queue goes to them, else it ends. True when something was moved. */
+static bool groups_are_idle(const struct kvf_lane *lane)
+{
+    for (unsigned i = 0; i < KVF_GROUPS_UNDER_WAY; i++)
+        if (lane->groups[i].state != KVF_BATCH_IDLE)
+            return false;
+    return true;
+}
+
+/* The drive with the least to do that takes writes, or NULL. Under the lock. */
+static struct kvf_lane *other_lane(const struct kvf_store *store, struct kvf_lane *lanes)
+{
+    struct kvf_lane *other = NULL;
+    for (size_t i = 0; i < store->drive_count; i++)
+        if (store->drives[i].error == 0 &&
+            (other == NULL || store->drives[i].queued_bytes < other->drive->queued_bytes))
+            other = &lanes[i];
+    return other;
+}
+
+static struct kvf_append *pop_first(struct kvf_lane *lane)
+{
+    struct kvf_list *node = kvf_list_pop_front(&lane->carries);
+    if (node == NULL)
+        node = kvf_list_pop_front(&lane->queue);
+    return node != NULL ? kvf_append_at(node) : NULL;
+}
+
+/* With other drives what is queued goes to them, else it ends. True when something was moved. */
 static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int error)
 {
     bool moved = false;
     struct kvf_store *store = lane->store;
-    while (!kvf_list_is_empty(&lane->queue)) {
-        struct kvf_append *append = kvf_append_at(kvf_list_pop_front(&lane->queue));
-        struct kvf_lane *other = NULL;
+    for (struct kvf_append *append; (append = pop_first(lane)) != NULL;) {
         uint64_t bytes = kvf_round_up_page(append->record.length);
         (void)pthread_mutex_lock(&store->lock);
-        for (size_t i = 0; i < store->drive_count; i++)
-            if (store->drives[i].error == 0 &&
-                (other == NULL || store->drives[i].queued_bytes < other->drive->queued_bytes))
-                other = &lanes[i];
+        struct kvf_lane *other = other_lane(store, lanes);
         if (other != NULL) {
             lane->drive->queued_bytes -= bytes;
             lane->drive->stats.writes_in_flight--;
             other->drive->queued_bytes += bytes;
             other->drive->stats.writes_in_flight++;
             append->location.drive = other->drive->index;
-            kvf_list_push_back(&other->queue, &append->node);
+            kvf_list_push_back(kvf_append_is_carried(append) ? &other->carries : &other->queue,
+                               &append->node);
         }
         (void)pthread_mutex_unlock(&store->lock);
         if (other == NULL)
@@ -221,45 +268,71 @@ static bool abandon_queue(struct kvf_lane *lane, struct kvf_lane *lanes, int err
     return moved;
 }
 
+/* No segment is open, and none is free. What is carried over comes from one that is to be freed: it must not wait for
+ * that. The rest waits, unless nobody could give one back. */
+static void wait_for_segment(struct kvf_lane *lane)
+{
+    const struct kvf_status full = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0);
+    end_appends(lane, &lane->carries, full);
+    if (lane->store->options.reclaim == NULL)
+        end_appends(lane, &lane->queue, full);
+    else if (!kvf_list_is_empty(&lane->queue))
+        ask_for_segments(lane, kvf_append_at(lane->queue.next));
+}
+
+/* While no other segment is free but one is to be, what is put leaves the last quarter of the open one to what is
+ * carried over from there. */
+static uint64_t bytes_kept(struct kvf_lane *lane)
+{
+    const struct kvf_drive *drive = lane->drive;
+    (void)pthread_mutex_lock(&lane->store->lock);
+    bool kept = drive->free_count == 0 && drive->asked_count > 0;
+    (void)pthread_mutex_unlock(&lane->store->lock);
+    return kept ? drive->segment_bytes / 4 : 0;
+}
+
+static bool group_may_start(struct kvf_lane *lane)
+{
+    const struct kvf_batch *newest = kvf_lane_group(lane, KVF_GROUPS_UNDER_WAY - 1);
+    bool out = newest->state != KVF_BATCH_WRITING || kvf_batch_is_out(newest);
+    return out && kvf_lane_group(lane, 0)->state == KVF_BATCH_IDLE;
+}
+
 /* Start the next thing for what is queued, if it may start now. */
 static void start_next(struct kvf_lane *lane)
 {
-    struct kvf_batch *batch = &lane->groups[lane->next_group];
-    if (kvf_list_is_empty(&lane->queue) || batch->state != KVF_BATCH_IDLE ||
-        lane->groups[1 - lane->next_group].state == KVF_BATCH_WRITING)
+    struct kvf_filling *filling = &lane->filling;
+    bool carried = !kvf_list_is_empty(&lane->carries);
+    if ((!carried && kvf_list_is_empty(&lane->queue)) || !group_may_start(lane))
         return;
-    struct kvf_append *first = kvf_append_at(lane->queue.next);
-    if (lane->filling.segment == NULL && !take_segment(lane)) {
-        if (lane->store->options.reclaim != NULL) {
-            ask_for_segments(lane, first);
-            return;
-        }
-        /* Nobody could give one back. */
-        while (!kvf_list_is_empty(&lane->queue))
-            end_append(lane, kvf_append_at(kvf_list_pop_front(&lane->queue)),
-                       kvf_fail(KVF_MODULE_STORAGE, KVF_NO_SPACE, 0));
+    if (filling->segment == NULL && !take_segment(lane)) {
+        wait_for_segment(lane);
         return;
     }
-    if (kvf_filling_takes(&lane->filling, first)) {
-        bool taken = lane->filling.is_new;
-        kvf_batch_start_group(&lane->filling, batch, &lane->queue);
-        lane->next_group = 1 - lane->next_group;
-        if (taken)
-            ask_for_segments(lane, kvf_append_at(batch->appends.next));
-    } else if (groups_are_idle(lane) && lane->service.state == KVF_BATCH_IDLE) {
-        kvf_batch_start_seal(&lane->filling, &lane->service);
+    struct kvf_append *first = kvf_append_at(carried ? lane->carries.next : lane->queue.next);
+    if (filling->is_new)
+        ask_for_segments(lane, first);
+    filling->kept_bytes = bytes_kept(lane);
+    if (kvf_filling_takes(filling, first)) {
+        kvf_batch_start_group(filling, kvf_lane_group(lane, 0), &lane->carries, &lane->queue);
+        lane->next_group = (lane->next_group + 1) % KVF_GROUPS_UNDER_WAY;
+    } else if ((carried || filling->kept_bytes == 0) && groups_are_idle(lane) &&
+               lane->service.state == KVF_BATCH_IDLE) {
+        kvf_batch_start_seal(filling, &lane->service);
     }
 }
 
 /* All pieces are back: the fdatasync is next, in the order of the groups. */
-bool kvf_lane_may_sync(const struct kvf_lane *lane, const struct kvf_batch *batch)
+bool kvf_lane_may_sync(struct kvf_lane *lane, const struct kvf_batch *batch)
 {
     if (batch->state != KVF_BATCH_WRITTEN)
         return false;
     if (batch->kind != KVF_BATCH_RECORDS)
         return true;
-    const struct kvf_batch *other = &lane->groups[batch == &lane->groups[0]];
-    return other->state != KVF_BATCH_SYNCING;
+    unsigned age = 0;
+    while (kvf_lane_group(lane, age)->state == KVF_BATCH_IDLE)
+        age++;
+    return kvf_lane_group(lane, age) == batch;
 }
 
 static void start_free(struct kvf_lane *lane)
@@ -339,8 +412,8 @@ static bool is_used_up(struct kvf_lane *lane)
 /* The older group first. */
 bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
 {
-    settle(lane, &lane->groups[lane->next_group]);
-    settle(lane, &lane->groups[1 - lane->next_group]);
+    for (unsigned age = 0; age < KVF_GROUPS_UNDER_WAY; age++)
+        settle(lane, kvf_lane_group(lane, age));
     settle(lane, &lane->service);
     if (!kvf_list_is_empty(&lane->queue) && is_used_up(lane))
         fail_drive(lane, ENOSPC);
@@ -367,6 +440,7 @@ int kvf_lane_wait_ms(const struct kvf_lane *lane)
 void kvf_lane_take_incoming(struct kvf_lane *lane)
 {
     kvf_list_splice_back(&lane->queue, &lane->drive->incoming);
+    kvf_list_splice_back(&lane->carries, &lane->drive->carries);
     kvf_list_splice_back(&lane->frees, &lane->drive->frees);
 }
 
@@ -382,7 +456,8 @@ void kvf_lane_finish(struct kvf_lane *lane)
     while (failed && !kvf_list_is_empty(&lane->frees))
         (void)kvf_list_pop_front(&lane->frees);
     if (!failed && kvf_lane_is_idle(lane) && kvf_list_is_empty(&lane->queue) &&
-        lane->filling.segment != NULL && lane->filling.record_count > 0)
+        kvf_list_is_empty(&lane->carries) && lane->filling.segment != NULL &&
+        lane->filling.record_count > 0)
         kvf_batch_start_seal(&lane->filling, &lane->service);
 }
 
@@ -391,16 +466,21 @@ bool kvf_lane_init(struct kvf_lane *lane, struct kvf_store *store, struct kvf_dr
     lane->store = store;
     lane->drive = drive;
     kvf_list_init(&lane->queue);
+    kvf_list_init(&lane->carries);
     kvf_list_init(&lane->frees);
-    lane->groups[0].lane = lane->groups[1].lane = lane->service.lane = lane;
-    return kvf_filling_init(&lane->filling, drive) && kvf_batch_init(&lane->groups[0]) &&
-           kvf_batch_init(&lane->groups[1]) && kvf_batch_init(&lane->service);
+    lane->service.lane = lane;
+    bool ok = kvf_filling_init(&lane->filling, drive) && kvf_batch_init(&lane->service);
+    for (unsigned i = 0; i < KVF_GROUPS_UNDER_WAY; i++) {
+        lane->groups[i].lane = lane;
+        ok = ok && kvf_batch_init(&lane->groups[i]);
+    }
+    return ok;
 }
 
 void kvf_lane_fini(struct kvf_lane *lane)
 {
-    kvf_batch_fini(&lane->groups[0]);
-    kvf_batch_fini(&lane->groups[1]);
+    for (unsigned i = 0; i < KVF_GROUPS_UNDER_WAY; i++)
+        kvf_batch_fini(&lane->groups[i]);
     kvf_batch_fini(&lane->service);
     kvf_filling_fini(&lane->filling);
 }

@@ -129,8 +129,9 @@ static void read__small_set_behind_a_large_one__takes_turns(void **state)
             if (faults.read_offsets[i] == small[s].location.offset &&
                 faults.read_fds[i] == f.store->drives[0].segments[small[s].location.segment].fd)
                 last = i;
-    /* What was under way, the large set's turn, the small ones; a reader may take some of them a little later. */
-    assert_in_range(last, SMALL, DEPTH + 2 + SMALL + DEPTH);
+    /* What was under way, the large set's turn, the small ones; a reader may hand on what it took a little later than
+     * another one: even the large set's first piece. */
+    assert_in_range(last, SMALL - 1, DEPTH + 2 + SMALL + DEPTH);
     unsigned last_large = 0;
     for (unsigned i = 0; i < LARGE; i++) {
         assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
@@ -224,6 +225,67 @@ static void read__one_set__goes_out_in_its_order(void **state)
     fixture_fini(&f);
 }
 
+/* Queued at once or one by one: as many on each drive. */
+static void append__equal_blocks_over_two_drives__spread_evenly(void **state)
+{
+    struct fixture f;
+    char second[] = "/tmp/kvf-storage-XXXXXX", command[64];
+    const uint64_t bytes = 300 << 10;
+    init(&f, state, 8 * bytes + KVF_MIB);
+    assert_non_null(mkdtemp(second));
+    const char *paths[] = {f.path, second};
+    f.options.paths = paths;
+    f.options.path_count = 2;
+    fixture_open(&f);
+    for (unsigned round = 0; round < 4; round++) {
+        unsigned on_first = 0;
+        for (unsigned i = 0; i < 8; i++) {
+            fixture_append(&f, &blocks[i], round * 8 + i, bytes, i * kvf_round_up_page(bytes));
+            if (round % 2 == 1)
+                fixture_wait(&f, &blocks[i], 1);
+        }
+        fixture_wait(&f, blocks, 8);
+        for (unsigned i = 0; i < 8; i++) {
+            assert_int_equal(blocks[i].status.code, KVF_OK);
+            on_first += blocks[i].location.drive == 0;
+            if (i > 0)
+                assert_int_not_equal(blocks[i].location.drive, blocks[i - 1].location.drive);
+        }
+        assert_int_equal(on_first, 4);
+    }
+    fixture_fini(&f);
+    (void)snprintf(command, sizeof(command), "rm -r %s", second);
+    assert_int_equal(system(command), 0);
+}
+
+/* The window is full of reads, and none comes back: a write does not need a place in it. */
+static void append__every_read_hangs__is_written(void **state)
+{
+    struct fixture f;
+    struct fixture_block block;
+    const uint64_t bytes = 3 * PIECE_BYTES;
+    init(&f, state, (BLOCKS + 1) * bytes);
+    f.options.capacity_bytes = 32 * KVF_MIB;
+    fixture_open(&f);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        assert_int_equal(fixture_put(&f, &blocks[i], i, bytes).code, KVF_OK);
+    aim_all(&f, BLOCKS, bytes);
+    struct kvf_read_set set = {.reads = reads, .count = BLOCKS};
+    faulty_arm((struct plan){.kind = KVF_IO_READ, .count = 100000, .fd = -1, .fault = FAULT_HOLD});
+    kvf_store_read(f.store, &set);
+    for (unsigned i = 0; i < 3; i++) {
+        fixture_append(&f, &block, 100 + i, bytes, BLOCKS * bytes);
+        fixture_wait(&f, &block, 1);
+        assert_int_equal(block.status.code, KVF_OK);
+    }
+    assert_int_equal(ended_on(BLOCKS, 0), 0);
+    atomic_store(&faults.held, false);
+    fixture_wait(&f, blocks, BLOCKS);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
+    fixture_fini(&f);
+}
+
 static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
 
 static int use_uring(void **state)
@@ -245,6 +307,8 @@ int main(void)
         cmocka_unit_test(read__small_set_behind_a_large_one__takes_turns),
         cmocka_unit_test(read__speculative_set__goes_out_behind_what_is_demanded),
         cmocka_unit_test(read__one_set__goes_out_in_its_order),
+        cmocka_unit_test(append__equal_blocks_over_two_drives__spread_evenly),
+        cmocka_unit_test(append__every_read_hangs__is_written),
     };
     int failed = 0;
     if (host_runs_pread())

@@ -179,7 +179,9 @@ static void uring_add(struct kvf_ring *ring, struct kvf_io *io)
             io_uring_prep_read(sqe, io->fd, io->memory, bytes, io->offset);
         break;
     case KVF_IO_WRITE:
-        if (io->buffer >= 0)
+        if (io->parts != NULL)
+            io_uring_prep_writev(sqe, io->fd, io->parts, io->part_count, io->offset);
+        else if (io->buffer >= 0)
             io_uring_prep_write_fixed(sqe, io->fd, io->memory, bytes, io->offset, io->buffer);
         else
             io_uring_prep_write(sqe, io->fd, io->memory, bytes, io->offset);

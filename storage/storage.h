@@ -166,6 +166,11 @@ struct kvf_append {
     struct kvf_record record;
     struct kvf_extent
         extent; /* holds the payload and does not change until ended; its tail is zero */
+    /* Or, without an arena in `extent`: the block is carried over from here, a record of a sealed segment that is not
+     * given back before `ended`. Its bytes are copied as they are, whether they match the record's checksum or not. It
+     * takes no memory of the owner's, goes before what is put, and never waits for a segment: NO_SPACE where none has
+     * room. STALE: the segment was filled again. */
+    struct kvf_location from;
     /* OK: durable, at *location. NO_SPACE, IO: not written; the drive may be read-only now. */
     void (*ended)(struct kvf_append *append, struct kvf_status status,
                   struct kvf_location location);
@@ -174,6 +179,7 @@ struct kvf_append {
     struct kvf_store *store;
     struct kvf_post post;
     struct kvf_list node;
+    struct kvf_list others; /* of node: that ended with it and share its post */
     struct kvf_status status;
     struct kvf_location location;
     bool posted;
@@ -198,8 +204,12 @@ struct kvf_drive_stats {
     uint64_t read_device_bytes;
     uint64_t write_payload_bytes;
     uint64_t write_device_bytes;
+    uint64_t write_syncs;      /* fdatasyncs that succeeded */
     uint64_t registrations;    /* of the arenas as fixed buffers: 1 where rings can share it */
     uint64_t dropped;          /* appends that ended without being written */
+    uint64_t carried_blocks;   /* carried over to another segment: in write_device_bytes only */
+    uint64_t carried_bytes;    /* their payload */
+    uint64_t carries_failed;   /* that ended without being written, or without their bytes */
     uint64_t reads_in_flight;  /* reads that have not ended */
     uint64_t writes_in_flight; /* appends that have not ended */
     bool read_only;
@@ -210,6 +220,9 @@ size_t kvf_store_drive_count(const struct kvf_store *store);
 void kvf_store_stats(const struct kvf_store *store, size_t drive, struct kvf_drive_stats *stats);
 /* The segments of a drive: what an owner needs to keep its lists per segment. */
 size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive);
+/* Bytes of whole records in it, as used_bytes counts them. */
+uint64_t kvf_store_segment_used_bytes(const struct kvf_store *store, size_t drive,
+                                      uint32_t segment);
 
 /* Every read and append, and recovery, must have ended. Seals the open segments, joins the threads, unlocks. NULL is fine. */
 void kvf_store_close(struct kvf_store *store);

@@ -243,6 +243,7 @@ static struct kvf_status create(const struct kvf_store_options *options,
         kvf_list_init(&drive->turns[0]);
         kvf_list_init(&drive->turns[1]);
         kvf_list_init(&drive->incoming);
+        kvf_list_init(&drive->carries);
         kvf_list_init(&drive->frees);
     }
     *give = store;
@@ -341,6 +342,16 @@ size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive)
 {
     kvf_assert(drive < store->drive_count);
     return store->drives[drive].segment_count;
+}
+
+uint64_t kvf_store_segment_used_bytes(const struct kvf_store *store, size_t drive, uint32_t segment)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&store->lock;
+    kvf_assert(drive < store->drive_count && segment < store->drives[drive].segment_count);
+    (void)pthread_mutex_lock(lock);
+    uint64_t bytes = store->drives[drive].segments[segment].used_bytes;
+    (void)pthread_mutex_unlock(lock);
+    return bytes;
 }
 
 void kvf_store_stats(const struct kvf_store *store, size_t index, struct kvf_drive_stats *stats)

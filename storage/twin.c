@@ -71,7 +71,9 @@ static void perform(struct kvf_io *io)
         moved = pread(io->fd, io->memory, io->bytes, (off_t)io->offset);
         break;
     case KVF_IO_WRITE:
-        moved = pwrite(io->fd, io->memory, io->bytes, (off_t)io->offset);
+        moved = io->parts != NULL
+                    ? pwritev(io->fd, io->parts, (int)io->part_count, (off_t)io->offset)
+                    : pwrite(io->fd, io->memory, io->bytes, (off_t)io->offset);
         break;
     case KVF_IO_SYNC:
         moved = fdatasync(io->fd);

@@ -15,7 +15,6 @@
 
 #define WINDOW_BYTES (8 * KVF_MIB)
 #define CRC_BYTES (256 << 10) /* checked at once, so that the bytes come from the cache */
-#define GROUPS_UNDER_WAY 2
 
 struct check {
     const struct kvf_verify_options *options;
@@ -264,12 +263,13 @@ static void check_groups(struct check *check, bool was_open)
     struct kvf_group group;
     while (check->error == 0 && find_group(check, offset, &group)) {
         number++;
-        /* Before the last one a whole group may be missing: it was under way, too. */
-        if (group.offset != offset && was_open && number == count)
+        bool may_be_cut = was_open && number + KVF_GROUPS_UNDER_WAY > count;
+        bool may_follow_one = was_open && number + KVF_GROUPS_UNDER_WAY - 1 > count;
+        /* In front of it a whole group may be missing that was under way, too. */
+        if (group.offset != offset && may_follow_one)
             check->result->unfinished++;
         else if (group.offset != offset)
             tell_damage(check, offset, "no group is where one must be", NULL);
-        bool may_be_cut = was_open && number + GROUPS_UNDER_WAY > count;
         offset = check_group(check, &group, may_be_cut);
     }
 }

@@ -11,20 +11,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define PIECES_PER_DRIVE 8 /* in flight */
 #define RETRIES_MAX 32     /* of a piece, without progress */
 #define DONE_MAX 64
+#define HUGE_BYTES (2 * KVF_MIB)
+#define PARTS_MAX 16 /* of a piece that is written from where they lie */
 
-/* One request. */
+/* One request. What is copied from a file is read into `staging` first and then written from there. */
 struct write {
     struct kvf_io io;
     struct kvf_batch *batch;
-    struct kvf_run left;
+    uint64_t done;       /* of piece.bytes: read or written */
+    unsigned first_part; /* not done yet */
     unsigned retries;
-    uint8_t *staging;
     struct write *next;
+    uint8_t *staging;       /* KVF_PIECE_BYTES */
+    struct kvf_piece piece; /* its parts in front lose what is done */
 };
 
 struct kvf_writer {
@@ -38,7 +43,8 @@ struct kvf_writer {
     struct kvf_lane *lanes;
     size_t next_lane;
     struct write *writes;
-    uint8_t *staging; /* KVF_BATCH_PIECE_BYTES for each of them */
+    uint8_t *
+        staging; /* of all writes, on huge pages where there are any; takes memory only where it was used */
     struct write *idle;
     struct write *again; /* to be given to the ring once more */
 
@@ -49,23 +55,97 @@ struct kvf_writer {
 
 /* ---- pieces ---- */
 
+/* The idle one that was just looked at. */
 static struct write *take_write(struct kvf_writer *writer, struct kvf_batch *batch)
 {
     struct write *write = writer->idle;
     writer->idle = write->next;
-    *write = (struct write){
-        .batch = batch, .io = {.fd = batch->segment->fd, .buffer = -1}, .staging = write->staging};
+    write->batch = batch;
+    write->io = (struct kvf_io){.fd = batch->segment->fd, .buffer = -1};
+    write->done = 0;
+    write->first_part = write->retries = 0;
     batch->in_flight++;
     batch->lane->pieces_in_flight++;
     return write;
 }
 
+static void aim_read(struct write *write)
+{
+    write->io.memory = write->staging + write->done;
+    write->io.offset = write->piece.from_offset + write->done;
+    write->io.bytes = write->piece.bytes - write->done;
+}
+
+static void aim_write(struct write *write)
+{
+    write->io.parts = write->piece.parts + write->first_part;
+    write->io.part_count = write->piece.part_count - write->first_part;
+    write->io.offset = write->piece.offset + write->done;
+    write->io.bytes = write->piece.bytes - write->done;
+}
+
+/* (Re)fill the request from what is not done yet. */
 static void aim(struct write *write)
 {
+    if (write->io.kind == KVF_IO_READ)
+        aim_read(write);
+    else if (write->io.kind == KVF_IO_WRITE)
+        aim_write(write);
+}
+
+/* From many places in memory a drive would see as many short runs, and the kernel pins each: one copy costs less. */
+static void gather(struct write *write)
+{
+    struct kvf_piece *piece = &write->piece;
+    uint8_t *at = write->staging;
+    if (piece->part_count <= PARTS_MAX)
+        return;
+    for (unsigned i = 0; i < piece->part_count; i++) {
+        memcpy(at, piece->parts[i].iov_base, piece->parts[i].iov_len);
+        at += piece->parts[i].iov_len;
+    }
+    piece->parts[0] = (struct iovec){.iov_base = write->staging, .iov_len = piece->bytes};
+    piece->part_count = 1;
+}
+
+static void start_piece(struct write *write)
+{
+    bool copied = write->piece.from_fd >= 0;
+    gather(write);
+    write->io.kind = copied ? KVF_IO_READ : KVF_IO_WRITE;
+    if (copied)
+        write->io.fd = write->piece.from_fd;
+    aim(write);
+}
+
+/* What is to be copied was read, or could not be: then it is zeros, which do not match its checksum. */
+static void start_copy(struct write *write, int error)
+{
+    struct kvf_piece *piece = &write->piece;
+    if (error != 0) {
+        memset(write->staging, 0, piece->bytes);
+        kvf_batch_spoil(write->batch, piece, error);
+    }
+    piece->parts[0] = (struct iovec){.iov_base = write->staging, .iov_len = piece->bytes};
+    piece->part_count = 1;
+    write->done = 0;
+    write->retries = 0;
     write->io.kind = KVF_IO_WRITE;
-    write->io.memory = write->left.memory;
-    write->io.offset = write->left.offset;
-    write->io.bytes = write->left.bytes;
+    write->io.fd = write->batch->segment->fd;
+    aim(write);
+}
+
+static void advance(struct write *write, uint64_t bytes)
+{
+    write->done += bytes;
+    while (write->io.kind == KVF_IO_WRITE && bytes > 0) {
+        struct iovec *part = &write->piece.parts[write->first_part];
+        uint64_t here = bytes < part->iov_len ? bytes : part->iov_len;
+        part->iov_base = (uint8_t *)part->iov_base + here;
+        part->iov_len -= here;
+        bytes -= here;
+        write->first_part += part->iov_len == 0;
+    }
 }
 
 /* Give out one piece or one fdatasync of this batch. */
@@ -77,12 +157,9 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
     if (lane->pieces_in_flight >= PIECES_PER_DRIVE || writer->idle == NULL ||
         writer->ring->engine->room(writer->ring) == 0)
         return false;
-    struct kvf_run piece;
-    if (batch->state == KVF_BATCH_WRITING &&
-        kvf_batch_next_piece(batch, writer->idle->staging, &piece)) {
+    if (batch->state == KVF_BATCH_WRITING && kvf_batch_next_piece(batch, &writer->idle->piece)) {
         struct write *write = take_write(writer, batch);
-        write->left = piece;
-        aim(write);
+        start_piece(write);
         writer->ring->engine->add(writer->ring, &write->io);
         return true;
     }
@@ -97,8 +174,10 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
 
 static bool give_out_lane(struct kvf_writer *writer, struct kvf_lane *lane)
 {
-    return give_out(writer, &lane->service) || give_out(writer, &lane->groups[lane->next_group]) ||
-           give_out(writer, &lane->groups[1 - lane->next_group]);
+    bool given = give_out(writer, &lane->service);
+    for (unsigned age = 0; age < KVF_GROUPS_UNDER_WAY && !given; age++)
+        given = give_out(writer, kvf_lane_group(lane, age));
+    return given;
 }
 
 /* What has to be asked once more; then in turns over the drives, one piece each. */
@@ -130,11 +209,9 @@ static bool judge(struct write *write, int *error)
     if (write->io.kind == KVF_IO_SYNC && result >= 0)
         return true;
     uint64_t put = result > 0 ? (uint64_t)result & ~(KVF_PAGE - 1) : 0;
-    write->left.memory += put;
-    write->left.offset += put;
-    write->left.bytes -= put;
+    advance(write, put);
     write->retries = put > 0 ? 0 : write->retries + 1;
-    if (write->io.kind == KVF_IO_WRITE && write->left.bytes == 0)
+    if (write->io.kind != KVF_IO_SYNC && write->done == write->piece.bytes)
         return true;
     if (write->retries <= RETRIES_MAX)
         return false;
@@ -155,31 +232,41 @@ static void finish_write(struct kvf_writer *writer, struct write *write, int err
         batch->error = error;
     if (batch->error != 0 || batch->in_flight > 0)
         return; /* step() ends it once everything is back */
-    bool all_out = batch->run_next == batch->run_count &&
-                   (batch->kind != KVF_BATCH_RECORDS || batch->at == &batch->appends);
     if (synced)
         kvf_lane_end_batch(lane, batch);
-    else if (all_out)
+    else if (kvf_batch_is_out(batch))
         batch->state = KVF_BATCH_WRITTEN;
+}
+
+static void count(struct kvf_writer *writer, struct kvf_drive_stats *stats, const struct kvf_io *io)
+{
+    uint64_t bytes = io->result > 0 ? (uint64_t)io->result : 0;
+    (void)pthread_mutex_lock(&writer->store->lock);
+    stats->write_device_bytes += io->kind == KVF_IO_WRITE ? bytes : 0;
+    stats->read_device_bytes += io->kind == KVF_IO_READ ? bytes : 0;
+    stats->write_syncs += io->kind == KVF_IO_SYNC && io->result >= 0;
+    (void)pthread_mutex_unlock(&writer->store->lock);
+}
+
+static void add_again(struct kvf_writer *writer, struct write *write)
+{
+    write->next = writer->again;
+    writer->again = write;
 }
 
 static void handle(struct kvf_writer *writer, struct kvf_io *io)
 {
     struct write *write = kvf_container(io, struct write, io);
-    struct kvf_lane *lane = write->batch->lane;
     int error;
-    if (io->kind == KVF_IO_WRITE && io->result > 0) {
-        (void)pthread_mutex_lock(&writer->store->lock);
-        lane->drive->stats.write_device_bytes += (uint64_t)io->result;
-        (void)pthread_mutex_unlock(&writer->store->lock);
-    }
-    if (judge(write, &error)) {
-        finish_write(writer, write, error);
+    count(writer, &write->batch->lane->drive->stats, io);
+    if (!judge(write, &error)) {
+        aim(write);
+        add_again(writer, write);
+    } else if (io->kind == KVF_IO_READ && write->batch->error == 0) {
+        start_copy(write, error);
+        add_again(writer, write);
     } else {
-        if (io->kind == KVF_IO_WRITE)
-            aim(write);
-        write->next = writer->again;
-        writer->again = write;
+        finish_write(writer, write, io->kind == KVF_IO_READ ? 0 : error);
     }
 }
 
@@ -222,6 +309,7 @@ static int prepare_sleep(struct kvf_writer *writer, bool *end)
     bool news = false;
     for (size_t i = 0; i < store->drive_count; i++) {
         news |= !kvf_list_is_empty(&store->drives[i].incoming) ||
+                !kvf_list_is_empty(&store->drives[i].carries) ||
                 !kvf_list_is_empty(&store->drives[i].frees);
         int lane_ms = kvf_lane_wait_ms(&writer->lanes[i]);
         if (wait_ms == KVF_WAIT_EVER || (lane_ms != KVF_WAIT_EVER && lane_ms < wait_ms))
@@ -283,12 +371,15 @@ static bool writer_init(struct kvf_writer *writer)
     writer->lanes = calloc(drives, sizeof(*writer->lanes));
     writer->writes = calloc(PIECES_PER_DRIVE * drives, sizeof(*writer->writes));
     writer->wake_fd = eventfd(0, EFD_CLOEXEC);
-    writer->staging = aligned_alloc(KVF_PAGE, PIECES_PER_DRIVE * drives * KVF_BATCH_PIECE_BYTES);
+    const size_t staging_bytes = PIECES_PER_DRIVE * drives * KVF_PIECE_BYTES;
+    writer->staging = aligned_alloc(HUGE_BYTES, staging_bytes);
+    if (writer->staging != NULL)
+        (void)madvise(writer->staging, staging_bytes, MADV_HUGEPAGE);
     if (writer->lanes == NULL || writer->writes == NULL || writer->staging == NULL ||
         writer->wake_fd < 0)
         return false;
     for (size_t i = 0; i < PIECES_PER_DRIVE * drives; i++) {
-        writer->writes[i].staging = writer->staging + i * KVF_BATCH_PIECE_BYTES;
+        writer->writes[i].staging = writer->staging + i * KVF_PIECE_BYTES;
         writer->writes[i].next = writer->idle;
         writer->idle = &writer->writes[i];
     }

@@ -1,5 +1,5 @@
-/* The writer thread: one ring, and per drive up to two groups of records under way, one being written while the one
- * before is being synced. A group is what was queued when it began, within bounds; it ends as a whole, after one
+/* The writer thread: one ring, and per drive up to three groups of records under way, one being written while those
+ * before are being synced. A group is what was queued when it began, within bounds; it ends as a whole, after one
  * fdatasync. Between groups it seals full segments, marks given-back ones as free and takes free ones.
  *
  * batch.h builds what is written, lane.h moves a drive on, append.h is the owner's side. */

@@ -51,6 +51,30 @@ def full_ssd_keeps_the_newest_blocks(case):
     expect_equal((newest["ssd"], newest["wrong"]), (150, 0), "blocks put after the restart")
 
 
+def full_ssd_keeps_what_is_asked_for(case):
+    """The drive is filled three times over; twenty blocks that are asked for meanwhile outlive that, and a restart."""
+    a = case.start(case.daemon("a", ssd_mib=512))
+    engine = case.engine(a)
+    engine.must("put", NS, 30000, MIB, 0, 20)
+    for first in range(100, 1600, 100):
+        hot = engine.must("check", NS, "-", 10000, MIB, 0, 20)
+        expect_equal((hot["OK"], hot["wrong"]), (20, 0), f"hot blocks before {first}")
+        engine.must("put", NS, 30000, MIB, first, 100)
+        a.settle()
+    drive = a.stat()["ssd"][0]
+    expect(20 <= drive["carried_blocks"] <= 1500 // 3, f"carried: {drive['carried_blocks']}")
+    expect_equal(drive["carried_bytes"], drive["carried_blocks"] * MIB, "carried bytes")
+    expect_equal((drive["carries_failed"], drive["dropped"]), (0, 0), "carries failed, puts dropped")
+    expect(drive["write_device_bytes"] <= 1.34 * drive["write_payload_bytes"], f"too much was written: {drive}")
+
+    engine.must("close")
+    a.stop()
+    a.start()
+    engine.must("open", a.run_dir, "probe")
+    hot = engine.must("check", NS, "-", 10000, MIB, 0, 20)
+    expect_equal((hot["ssd"], hot["wrong"]), (20, 0), "hot blocks after a restart")
+
+
 def full_ssd_under_readers_never_gives_other_bytes(case):
     """One engine fills the drive round and round while others read what is about to be overwritten."""
     a, b = case.pair(ssd_mib=512)
