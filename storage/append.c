@@ -160,7 +160,7 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
     if (kvf_is_ok(append->status)) {
         drive->queued_bytes += kvf_round_up_page(append->record.length);
         kvf_list_push_back(carried ? &drive->carries : &drive->incoming, &append->node);
-        wake = kvf_writer_has_news(store->writer);
+        wake = drive->writer_waits && kvf_writer_has_news(store->writer);
     } else {
         drive->stats.dropped += !carried;
         drive->stats.carries_failed += carried;

@@ -59,6 +59,7 @@ struct kvf_drive {
     struct kvf_list incoming; /* of kvf_append.node, from the owner to the writer */
     struct kvf_list carries;  /* likewise, those carried over */
     struct kvf_list frees;    /* of kvf_segment.node, likewise */
+    bool writer_waits;        /* it sleeps, and could begin a group of this drive at once */
     uint64_t queued_bytes;    /* payload of appends that have not ended */
     int error;                /* not 0: read-only, and the errno why */
     uint32_t free_count;      /* segments FREE */

@@ -429,6 +429,11 @@ bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes)
     return false;
 }
 
+bool kvf_lane_waits(struct kvf_lane *lane)
+{
+    return group_may_start(lane) || lane->drive->error != 0;
+}
+
 int kvf_lane_wait_ms(const struct kvf_lane *lane)
 {
     if (lane->drive->error == 0 || lane->probe_at_ns == 0)

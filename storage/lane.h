@@ -40,6 +40,8 @@ bool kvf_lane_step(struct kvf_lane *lane, struct kvf_lane *lanes);
 int kvf_lane_wait_ms(const struct kvf_lane *lane);
 /* The groups from the oldest (0) to the newest. */
 struct kvf_batch *kvf_lane_group(struct kvf_lane *lane, unsigned age);
+/* Would something new in the queue be begun at once? Else what is under way brings the writer back. */
+bool kvf_lane_waits(struct kvf_lane *lane);
 /* All pieces of the batch are back: is its fdatasync next, in the order of the groups? */
 bool kvf_lane_may_sync(struct kvf_lane *lane, const struct kvf_batch *batch);
 /* Everything of it is back; batch->error says how it went. */

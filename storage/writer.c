@@ -47,6 +47,7 @@ struct kvf_writer {
         staging; /* of all writes, on huge pages where there are any; takes memory only where it was used */
     struct write *idle;
     struct write *again; /* to be given to the ring once more */
+    bool gathered;       /* the last piece was copied together */
 
     /* under store->lock */
     bool sleeping;
@@ -94,24 +95,25 @@ static void aim(struct write *write)
 }
 
 /* From many places in memory a drive would see as many short runs, and the kernel pins each: one copy costs less. */
-static void gather(struct write *write)
+static bool gather(struct write *write)
 {
     struct kvf_piece *piece = &write->piece;
     uint8_t *at = write->staging;
     if (piece->part_count <= PARTS_MAX)
-        return;
+        return false;
     for (unsigned i = 0; i < piece->part_count; i++) {
         memcpy(at, piece->parts[i].iov_base, piece->parts[i].iov_len);
         at += piece->parts[i].iov_len;
     }
     piece->parts[0] = (struct iovec){.iov_base = write->staging, .iov_len = piece->bytes};
     piece->part_count = 1;
+    return true;
 }
 
-static void start_piece(struct write *write)
+static void start_piece(struct kvf_writer *writer, struct write *write)
 {
     bool copied = write->piece.from_fd >= 0;
-    gather(write);
+    writer->gathered = gather(write);
     write->io.kind = copied ? KVF_IO_READ : KVF_IO_WRITE;
     if (copied)
         write->io.fd = write->piece.from_fd;
@@ -159,7 +161,7 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
         return false;
     if (batch->state == KVF_BATCH_WRITING && kvf_batch_next_piece(batch, &writer->idle->piece)) {
         struct write *write = take_write(writer, batch);
-        start_piece(write);
+        start_piece(writer, write);
         writer->ring->engine->add(writer->ring, &write->io);
         return true;
     }
@@ -180,7 +182,8 @@ static bool give_out_lane(struct kvf_writer *writer, struct kvf_lane *lane)
     return given;
 }
 
-/* What has to be asked once more; then in turns over the drives, one piece each. */
+/* What has to be asked once more; then in turns over the drives, one piece each. A piece that was copied together goes to
+ * the kernel before the next one is copied, so that the drive is busy meanwhile. */
 static void give_out_all(struct kvf_writer *writer)
 {
     while (writer->again != NULL && writer->ring->engine->room(writer->ring) > 0) {
@@ -189,7 +192,8 @@ static void give_out_all(struct kvf_writer *writer)
         writer->ring->engine->add(writer->ring, &write->io);
     }
     size_t without = 0, count = writer->store->drive_count;
-    while (without < count) {
+    writer->gathered = false;
+    while (without < count && !writer->gathered) {
         struct kvf_lane *lane = &writer->lanes[writer->next_lane];
         writer->next_lane = (writer->next_lane + 1) % count;
         without = give_out_lane(writer, lane) ? 0 : without + 1;
@@ -308,17 +312,19 @@ static int prepare_sleep(struct kvf_writer *writer, bool *end)
     (void)pthread_mutex_lock(&store->lock);
     bool news = false;
     for (size_t i = 0; i < store->drive_count; i++) {
-        news |= !kvf_list_is_empty(&store->drives[i].incoming) ||
-                !kvf_list_is_empty(&store->drives[i].carries) ||
-                !kvf_list_is_empty(&store->drives[i].frees);
+        struct kvf_drive *drive = &store->drives[i];
+        drive->writer_waits = kvf_lane_waits(&writer->lanes[i]);
+        news |= !kvf_list_is_empty(&drive->frees);
+        news |= drive->writer_waits &&
+                (!kvf_list_is_empty(&drive->incoming) || !kvf_list_is_empty(&drive->carries));
         int lane_ms = kvf_lane_wait_ms(&writer->lanes[i]);
         if (wait_ms == KVF_WAIT_EVER || (lane_ms != KVF_WAIT_EVER && lane_ms < wait_ms))
             wait_ms = lane_ms;
     }
     *end = writer->stop && !news && writer_is_idle(writer);
-    writer->sleeping = !news && !*end;
+    writer->sleeping = !news && !*end && !writer->gathered;
     (void)pthread_mutex_unlock(&store->lock);
-    return news ? KVF_WAIT_NOT : wait_ms;
+    return news || writer->gathered ? KVF_WAIT_NOT : wait_ms;
 }
 
 static void replace_ring(struct kvf_writer *writer)

@@ -13,7 +13,7 @@ KVF_MUST_USE struct kvf_status kvf_writer_start(struct kvf_store *store, struct 
 /* No append may be left; segments that were given back are still marked, and open ones sealed. NULL is fine. */
 void kvf_writer_stop(struct kvf_writer *writer);
 
-/* There is something new in a drive's `incoming` or `frees`. Under the lock; true: the caller wakes the writer once it
+/* There is something new for a drive that the writer waits for. Under the lock; true: the caller wakes the writer once it
  * has left the lock. */
 KVF_MUST_USE bool kvf_writer_has_news(struct kvf_writer *writer);
 void kvf_writer_wake(struct kvf_writer *writer);
