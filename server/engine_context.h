@@ -127,6 +127,8 @@ void engine_take_put_commit(struct context *context, uint64_t id,
                             const Kvferry__EnginePutCommit *request);
 void engine_take_put_abort(struct context *context, uint64_t id,
                            const Kvferry__EnginePutAbort *request);
+/* The places that this PutBegin was answered with, and that are not committed, go back. */
+void engine_abort_begun(struct context *context, uint64_t id);
 
 /* ---- engine_gets.c ---- */
 

@@ -210,32 +210,37 @@ void engine_take_release(struct context *context, uint64_t id,
     }
 }
 
+/* It waits for its places still. False: there is none with this id. */
+static bool cancel_begin(struct context *context, uint64_t id)
+{
+    kvf_list_for_each_safe (node, &context->begins) {
+        struct engine_begin *mine = kvf_container(node, struct engine_begin, node);
+        if (mine->id != id)
+            continue;
+        kvf_list_remove(&mine->node);
+        context->open_blocks -= mine->begin->item_count;
+        put_begin_drop(mine->begin);
+        engine_send_code(context, id, KVF_CANCELLED, "");
+        free(mine);
+        return true;
+    }
+    return false;
+}
+
+/* Where it crosses with the answer, which nobody may ever read, what was answered goes back: nobody wants the blocks,
+ * and nobody writes to the places. */
 void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__EngineCancel *request)
 {
     engine_send_code(context, id, KVF_OK, "");
     if (context->state == CONTEXT_LEAVING)
         return; /* its Gets are dropped already */
     struct engine_get *get = find_get(context, request->id);
-    if (get != NULL && !get->get->answered_done) {
+    if (get != NULL && !get->get->answered_done)
         get_cancel(get->get);
-        return;
-    }
-    if (get !=
-        NULL) { /* it crossed with the answer, which nobody may ever read: nobody wants the blocks */
+    else if (get != NULL)
         engine_drop_get(get);
-        return;
-    }
-    kvf_list_for_each_safe (node, &context->begins) {
-        struct engine_begin *mine = kvf_container(node, struct engine_begin, node);
-        if (mine->id != request->id)
-            continue;
-        kvf_list_remove(&mine->node);
-        context->open_blocks -= mine->begin->item_count;
-        put_begin_drop(mine->begin);
-        engine_send_code(context, mine->id, KVF_CANCELLED, "");
-        free(mine);
-        return;
-    }
+    else if (!cancel_begin(context, request->id))
+        engine_abort_begun(context, request->id);
 }
 
 void engine_drop_get(struct engine_get *mine)

@@ -18,6 +18,7 @@ static void put_begun(struct put_begin *begin)
         if (item->code != KVF_OK)
             continue;
         item->put->id = ++context->next_put;
+        item->put->begin_id = mine->id;
         kvf_list_push_back(&context->puts, &item->put->node);
         places[i].put = item->put->id;
         places[i].arena = item->put->entry->extent.arena->id;
@@ -130,4 +131,22 @@ void engine_take_put_abort(struct context *context, uint64_t id,
             put_abort(put);
     }
     engine_send_code(context, id, KVF_OK, "");
+}
+
+static struct put *find_begun(struct context *context, uint64_t id)
+{
+    kvf_list_for_each (node, &context->puts) {
+        struct put *put = kvf_container(node, struct put, node);
+        if (put->begin_id == id)
+            return put;
+    }
+    return NULL;
+}
+
+void engine_abort_begun(struct context *context, uint64_t id)
+{
+    struct put *put;
+    /* An abort is news for others, and an answer that does not go out ends this context. */
+    while (context->state == CONTEXT_REGISTERED && (put = find_begun(context, id)) != NULL)
+        put_abort(put);
 }

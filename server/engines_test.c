@@ -797,6 +797,27 @@ static void cancel__crossed_with_the_answer__gives_everything_back(void **state)
     leave(&engine);
 }
 
+static void cancel__crossed_with_the_places__gives_those_of_its_put_begin_back(void **state)
+{
+    (void)state;
+    struct engine engine;
+    join(&engine);
+    assert_int_equal(register_engine(&engine), KVF_OK);
+    assert_int_equal(code_of(&engine, send_put_begin(&engine, 1, 1, NODE_BLOCK_BYTES)), KVF_OK);
+    uint64_t begin = send_put_begin(&engine, 2, 3, NODE_BLOCK_BYTES);
+    /* Answered, and nobody reads the answer. */
+    node_run_until(dirty_bytes() == 4 * NODE_BLOCK_BYTES);
+    uint64_t cancel = send_cancel(&engine, begin);
+    node_run_until(dirty_bytes() == NODE_BLOCK_BYTES);
+    assert_int_equal(code_of(&engine, begin), KVF_OK);
+    assert_int_equal(code_of(&engine, cancel), KVF_OK);
+    assert_int_equal(code_of(&engine, send_put_begin(&engine, 3, 1, NODE_BLOCK_BYTES)), KVF_OK);
+    (void)send_cancel(&engine, UINT64_MAX); /* of nothing: harmless */
+    assert_int_equal(code_of(&engine, send_unregister(&engine)), KVF_OK);
+    assert_int_equal(dirty_bytes(), 0);
+    leave(&engine);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -824,6 +845,7 @@ int main(void)
         ACL_TEST(rights__user_not_named_any_more__ended_and_cannot_come_back),
         TEST(set_state__every_pair__follows_the_life_of_a_context),
         TEST(cancel__crossed_with_the_answer__gives_everything_back),
+        TEST(cancel__crossed_with_the_places__gives_those_of_its_put_begin_back),
     };
     return cmocka_run_group_tests_name("server/engines", tests, NULL, NULL);
 }

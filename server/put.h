@@ -51,7 +51,8 @@ struct put {
     struct kvf_list node; /* the context's, then puts.writing */
     struct puts *puts;
     enum put_state state;
-    uint64_t id; /* the context's name for it */
+    uint64_t id;       /* the context's name for it */
+    uint64_t begin_id; /* and for the PutBegin that asked for it */
     struct kvf_entry *entry;
     struct kvf_request charge; /* its part of the dirty bytes */
     uint64_t sequence;
