@@ -334,7 +334,7 @@ static bool start_planned(struct get *get, bool may_wait)
     }
     uint32_t count = collect(get, false, 0, entries);
     if (count > 0)
-        (void)kvf_load_from_ssd(get->gets->loads, entries, count);
+        (void)kvf_load_from_ssd(get->gets->loads, entries, count, false);
     if (get->gets->sources != NULL)
         start_pulls(get, entries);
     free(entries);

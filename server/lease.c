@@ -96,6 +96,9 @@ void kvf_lease_raise(struct kvf_lease *lease)
     for (uint32_t i = 0; i < lease->block_count; i++)
         held_bytes += lease->blocks[i].charge;
     kvf_admission_raise(lease->leases->admission, &lease->request, held_bytes);
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        if (lease->blocks[i].loading)
+            kvf_load_raise(&lease->blocks[i].waiter);
 }
 
 void kvf_lease_recheck(struct kvf_lease *lease, uint32_t block)
@@ -289,7 +292,8 @@ static bool start_loads(struct kvf_lease *lease)
     for (uint32_t i = 0; i < lease->block_count; i++)
         if (lease->blocks[i].starts)
             entries[count++] = lease->blocks[i].entry;
-    bool started = count == 0 || kvf_load_from_ssd(lease->leases->loads, entries, count);
+    bool started = count == 0 || kvf_load_from_ssd(lease->leases->loads, entries, count,
+                                                   lease->request.speculative);
     free(entries);
     return started;
 }
@@ -318,8 +322,10 @@ static void join_loads(struct kvf_lease *lease)
         if (block->entry == NULL || block->entry->resident)
             continue;
         block->loading = true;
-        block->waiter =
-            (struct kvf_load_waiter){.landed = load_landed, .ended = load_ended, .gone = load_gone};
+        block->waiter = (struct kvf_load_waiter){.speculative = lease->request.speculative,
+                                                 .landed = load_landed,
+                                                 .ended = load_ended,
+                                                 .gone = load_gone};
         kvf_load_join(lease->leases->loads, block->entry, &block->waiter);
     }
 }

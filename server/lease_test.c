@@ -1,4 +1,5 @@
 #include "server/node_fixture.h"
+#include "storage/faulty.h"
 
 static struct node node;
 
@@ -96,15 +97,20 @@ static void lane_opened(struct kvf_lane *opened, void *user)
 static const struct kvf_lane_events lane_events = {.opened = lane_opened, .closed = lane_closed};
 static uint64_t next_id;
 
-static void start(bool ssd)
+static void start_with(const struct node_options *options)
 {
     struct kvf_lane_nonces nonces;
-    node_start(&node, &(struct node_options){.ssd = ssd});
+    node_start(&node, options);
     party = (struct kvf_party){.budget.limit_bytes = 12 * KVF_MIB};
     next_id = 0;
     assert_true(
         kvf_is_ok(kvf_lane_invite(node.transport, kvf_clock_now_ns() + NODE_WAIT_S * KVF_NS_PER_S,
                                   &lane_events, NULL, &nonces, &lane)));
+}
+
+static void start(bool ssd)
+{
+    start_with(&(struct node_options){.ssd = ssd});
 }
 
 static void close_lane(void)
@@ -671,6 +677,99 @@ static void raise__queued__is_granted_as_demand(void **state)
     stop();
 }
 
+/* Blocks 1 to `count` lie on SSD, and the drive's first read hangs: what is asked for now waits behind it. */
+static void start_hanging(unsigned count)
+{
+    start_with(&(struct node_options){.ssd = true, .faulty = true, .ssd_depth = 1});
+    for (unsigned i = 1; i <= count; i++)
+        node_put(&node, i);
+    node_evict(&node);
+    faulty_arm((struct plan){.kind = KVF_IO_READ, .count = 1, .fd = -1, .fault = FAULT_HOLD});
+}
+
+/* The number of the last read that the drive was sent for this block. */
+static unsigned last_read(unsigned block)
+{
+    struct kvf_found found;
+    unsigned last = 0, seen = 0;
+    assert_true(node_look(&node, block, &found) && found.on_ssd);
+    (void)pthread_mutex_lock(&faults.lock);
+    for (unsigned i = 0; i < faults.read_count; i++)
+        if (faults.read_offsets[i] >= found.location.offset &&
+            faults.read_offsets[i] < found.location.offset + NODE_BLOCK_BYTES) {
+            last = i;
+            seen++;
+        }
+    (void)pthread_mutex_unlock(&faults.lock);
+    assert_int_equal(found.location.segment, 0); /* offsets tell blocks apart */
+    assert_int_equal(seen, 4);                   /* pieces, and none of them twice */
+    return last;
+}
+
+static void let_go(struct read *first, struct read *second)
+{
+    atomic_store(&faults.held, false);
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    kvf_lease_release(first->lease);
+    kvf_lease_release(second->lease);
+}
+
+static void load__speculative__is_read_behind_what_is_demanded(void **state)
+{
+    (void)state;
+    struct read guessed, wanted;
+    start_hanging(4);
+    guess(&guessed, LIST(1, 2), 2);
+    ask(&wanted, LIST(3, 4), 2, 10000);
+    let_go(&guessed, &wanted);
+    assert_true(last_read(4) < last_read(1));
+    assert_true(last_read(1) < last_read(2));
+    stop();
+}
+
+static void raise__while_it_is_read__goes_before_other_guesses(void **state)
+{
+    (void)state;
+    struct read guessed, raised;
+    start_hanging(4);
+    guess(&guessed, LIST(1, 2), 2);
+    guess(&raised, LIST(3, 4), 2);
+    kvf_lease_raise(raised.lease);
+    kvf_lease_raise(raised.lease);
+    let_go(&guessed, &raised);
+    assert_true(last_read(4) < last_read(1));
+    stop();
+}
+
+static void load__speculative_and_wanted_by_somebody_else__goes_before_other_guesses(void **state)
+{
+    (void)state;
+    struct read guessed, joined;
+    struct node_get get;
+    start_hanging(4);
+    guess(&guessed, LIST(1, 2), 2);
+    guess(&joined, LIST(3, 4), 2);
+    node_get_start(&node, &get, LIST(4), 1, 10000);
+    let_go(&guessed, &joined);
+    node_run_until(get.answered == 1);
+    assert_int_equal(get.codes[0], KVF_OK);
+    node_get_release(&get);
+    assert_true(last_read(4) < last_read(1));
+    stop();
+}
+
+static void load__wanted_and_guessed_by_somebody_else__stays_demanded(void **state)
+{
+    (void)state;
+    struct read guessed, wanted;
+    start_hanging(4);
+    ask(&wanted, LIST(3, 4), 2, 10000);
+    guess(&guessed, LIST(1, 2, 4), 3);
+    let_go(&guessed, &wanted);
+    assert_true(last_read(4) < last_read(1));
+    stop();
+}
+
 static void release__out_of_order__asserts_nothing_and_frees_once(void **state)
 {
     (void)state;
@@ -717,6 +816,10 @@ int main(void)
         TEST(recheck__own_copy_is_bad__is_dropped),
         TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
         TEST(raise__queued__is_granted_as_demand),
+        TEST(load__speculative__is_read_behind_what_is_demanded),
+        TEST(raise__while_it_is_read__goes_before_other_guesses),
+        TEST(load__speculative_and_wanted_by_somebody_else__goes_before_other_guesses),
+        TEST(load__wanted_and_guessed_by_somebody_else__stays_demanded),
         TEST(release__out_of_order__asserts_nothing_and_frees_once),
         TEST(get__block_that_a_read_has_loaded__is_checked_first),
         TEST(get__bytes_that_a_read_has_loaded_are_bad__is_a_miss),

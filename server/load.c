@@ -162,6 +162,20 @@ static void count_stage(struct kvf_load *load, enum kvf_stage stage, uint64_t si
     kvf_histogram_add(&load->loads->options.counters->stages[stage], kvf_clock_now_ns() - since_ns);
 }
 
+/* The whole set, for reads go out in its order. What comes from a source, or is here, has no set. */
+static void raise_read(struct kvf_load *load)
+{
+    if (load->batch->set.speculative)
+        kvf_store_raise(load->loads->options.store, &load->batch->set);
+}
+
+void kvf_load_raise(struct kvf_load_waiter *waiter)
+{
+    waiter->speculative = false;
+    if (waiter->load != NULL)
+        raise_read(waiter->load);
+}
+
 void kvf_load_join(struct kvf_loads *loads, struct kvf_entry *entry, struct kvf_load_waiter *waiter)
 {
     struct kvf_load *load = entry->load;
@@ -170,6 +184,8 @@ void kvf_load_join(struct kvf_loads *loads, struct kvf_entry *entry, struct kvf_
     waiter->told = false;
     waiter->load = load;
     kvf_list_push_back(&load->waiters, &waiter->node);
+    if (!waiter->speculative)
+        raise_read(load);
 }
 
 static bool is_listened_to(const struct kvf_load *load)
@@ -283,7 +299,8 @@ static void read_ended(struct kvf_read *read, struct kvf_status status)
         start_check(load);
 }
 
-bool kvf_load_from_ssd(struct kvf_loads *loads, struct kvf_entry *const *entries, size_t count)
+bool kvf_load_from_ssd(struct kvf_loads *loads, struct kvf_entry *const *entries, size_t count,
+                       bool speculative)
 {
     struct batch *batch = make_batch(loads, entries, count);
     if (batch == NULL)
@@ -306,6 +323,7 @@ bool kvf_load_from_ssd(struct kvf_loads *loads, struct kvf_entry *const *entries
     }
     batch->set.reads = batch->reads;
     batch->set.count = count;
+    batch->set.speculative = speculative;
     kvf_store_read(loads->options.store, &batch->set);
     return true;
 }

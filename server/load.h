@@ -22,7 +22,8 @@
 struct kvf_loads;
 
 struct kvf_load_waiter {
-    bool verified; /* wants checked bytes */
+    bool verified;    /* wants checked bytes */
+    bool speculative; /* nobody needs it yet; see kvf_load_raise */
     /* The front that is in memory; only for waiters that do not want checked bytes. May be NULL. */
     void (*landed)(struct kvf_load_waiter *waiter, uint64_t landed_bytes);
     void (*ended)(struct kvf_load_waiter *waiter, struct kvf_status status);
@@ -45,19 +46,22 @@ KVF_MUST_USE struct kvf_status kvf_loads_create(const struct kvf_loads_options *
 /* No load may be in flight. */
 void kvf_loads_destroy(struct kvf_loads *loads);
 
-/* Wait for the load that the entry has. */
+/* Wait for the load that the entry has. A speculative read from SSD is raised by a waiter that is not. */
 void kvf_load_join(struct kvf_loads *loads, struct kvf_entry *entry,
                    struct kvf_load_waiter *waiter);
+/* Somebody needs it now: the waiter is no longer speculative, nor is its read from SSD. */
+void kvf_load_raise(struct kvf_load_waiter *waiter);
 /* Do not hear `ended` any more; `gone` still comes, perhaps inside the call. A pull that nobody listens to is
  * cancelled; a read from SSD goes on, for it is soon over and its bytes are good. */
 void kvf_load_leave(struct kvf_load_waiter *waiter);
 /* Bytes of a load's front that are in memory now; for whoever joins late. */
 uint64_t kvf_load_landed_bytes(const struct kvf_entry *entry);
 
-/* Read these entries from SSD in one set, in this order. Each is READY, on SSD, not resident, has
+/* Read these entries from SSD in one set, in this order; a speculative one goes out behind all others. Each is READY, on SSD, not resident, has
  * its extent and no load. The array is the caller's again on return; waiters join afterwards
  * (nothing ends inside the call). False: out of memory, nothing was started. */
-bool kvf_load_from_ssd(struct kvf_loads *loads, struct kvf_entry *const *entries, size_t count);
+bool kvf_load_from_ssd(struct kvf_loads *loads, struct kvf_entry *const *entries, size_t count,
+                       bool speculative);
 
 struct kvf_load_pull {
     struct kvf_source *source;

@@ -63,7 +63,7 @@ static void recover(struct node *node)
     node_run_until(node->recovery.context == NULL);
 }
 
-static void open_store(struct node *node, bool faulty)
+static void open_store(struct node *node, const struct node_options *how)
 {
     const char *tmp = getenv("TEST_TMPDIR");
     struct kvf_why why = {.text = ""};
@@ -78,8 +78,9 @@ static void open_store(struct node *node, bool faulty)
         .capacity_bytes = 64 * KVF_MIB,
         .segment_bytes = 16 * KVF_MIB,
         .io = KVF_STORE_IO_PREAD,
-        .read_threads = faulty ? 3 : 1, /* a read that hangs takes one */
-        .queue_depth = 4,
+        .read_threads =
+            how->faulty && how->ssd_depth == 0 ? 3 : 1, /* a read that hangs takes one */
+        .queue_depth = how->ssd_depth != 0 ? how->ssd_depth : 4,
         .inflight_bytes = 4 * KVF_MIB,
         .io_bytes = 256 << 10,
         .probe_ms = 100,
@@ -88,11 +89,11 @@ static void open_store(struct node *node, bool faulty)
         .reclaim = reclaim,
         .context = node,
     };
-    if (faulty)
+    if (how->faulty)
         faulty_init(&kvf_engine_pread);
     struct kvf_status status =
-        faulty ? kvf_store_open_engine(&options, &faulty_engine, &node->store, &why)
-               : kvf_store_open(&options, &node->store, &why);
+        how->faulty ? kvf_store_open_engine(&options, &faulty_engine, &node->store, &why)
+                    : kvf_store_open(&options, &node->store, &why);
     if (!kvf_is_ok(status))
         fail_msg("%s", why.text);
 }
@@ -202,7 +203,7 @@ void node_start(struct node *node, const struct node_options *options)
     assert_true(kvf_is_ok(kvf_transport_open("tcp", &transport, &node->transport, NULL)));
     assert_true(kvf_is_ok(kvf_transport_listen(node->transport, "127.0.0.1:0", NULL)));
     if (options->ssd)
-        open_store(node, options->faulty);
+        open_store(node, options);
     start_index(node);
     start_queries(node, bytes);
     start_serving(node, bytes, options);

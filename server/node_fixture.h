@@ -20,6 +20,8 @@ struct node_options {
     bool ssd;
     bool
         faulty; /* its reads and writes pass through storage's faulty engine; one such node at a time */
+    unsigned
+        ssd_depth; /* pieces of reads in flight, by one reader: they start in their order. 0: 4 */
     const char *peers[2]; /* addresses of sources, NULL: no more */
     const struct kvf_acl *acl;
     struct kvf_audit *audit;

@@ -202,6 +202,42 @@ static void read__speculative_set__goes_out_behind_what_is_demanded(void **state
     fixture_fini(&f);
 }
 
+/* Two guesses take turns, until somebody waits for the second one. */
+static void raise__one_of_two_speculative_sets__goes_out_before_the_other(void **state)
+{
+    enum { COUNT = 4, DEPTH = 2, PIECES = 3 };
+    struct fixture f;
+    init(&f, state, 2 * COUNT * PIECES * PIECE_BYTES);
+    f.options.capacity_bytes = 32 * KVF_MIB;
+    f.options.queue_depth = DEPTH;
+    f.options.read_threads = 1;
+    fixture_open(&f);
+    for (unsigned i = 0; i < 2 * COUNT; i++)
+        assert_int_equal(fixture_put(&f, &blocks[i], i, PIECES * PIECE_BYTES).code, KVF_OK);
+    aim_all(&f, 2 * COUNT, PIECES * PIECE_BYTES);
+    struct kvf_read_set guesses[] = {{.reads = reads, .count = COUNT, .speculative = true},
+                                     {.reads = reads + COUNT, .count = COUNT, .speculative = true}};
+    faulty_arm((struct plan){.kind = KVF_IO_READ, .count = DEPTH, .fd = -1, .fault = FAULT_HOLD});
+    for (unsigned i = 0; i < 2; i++)
+        kvf_store_read(f.store, &guesses[i]);
+    kvf_store_raise(f.store, &guesses[1]);
+    assert_false(guesses[1].speculative);
+    atomic_store(&faults.held, false);
+    fixture_wait(&f, blocks, 2 * COUNT);
+    unsigned last = 0;
+    for (unsigned i = 0; i < faults.read_count; i++)
+        for (unsigned b = COUNT; b < 2 * COUNT; b++)
+            if (faults.read_fds[i] == f.store->drives[0].segments[blocks[b].location.segment].fd &&
+                faults.read_offsets[i] >= blocks[b].location.offset &&
+                faults.read_offsets[i] < blocks[b].location.offset + PIECES * PIECE_BYTES)
+                last = i;
+    assert_in_range(last, COUNT * PIECES - 1, DEPTH + COUNT * PIECES - 1);
+    kvf_store_raise(f.store, &guesses[0]); /* all of it is sent: nothing changes */
+    for (unsigned i = 0; i < 2 * COUNT; i++)
+        assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
+    fixture_fini(&f);
+}
+
 /* Pieces of one block go out front to back, and blocks in the order of their set. */
 static void read__one_set__goes_out_in_its_order(void **state)
 {
@@ -306,6 +342,7 @@ int main(void)
         cmocka_unit_test(read__one_set_over_two_drives_and_their_segments__in_parallel),
         cmocka_unit_test(read__small_set_behind_a_large_one__takes_turns),
         cmocka_unit_test(read__speculative_set__goes_out_behind_what_is_demanded),
+        cmocka_unit_test(raise__one_of_two_speculative_sets__goes_out_before_the_other),
         cmocka_unit_test(read__one_set__goes_out_in_its_order),
         cmocka_unit_test(append__equal_blocks_over_two_drives__spread_evenly),
         cmocka_unit_test(append__every_read_hangs__is_written),

@@ -654,3 +654,19 @@ void kvf_store_read(struct kvf_store *store, struct kvf_read_set *set)
     if (reader != NULL)
         wake(reader);
 }
+
+/* Only a front read is in the turns; those behind it follow it there. */
+void kvf_store_raise(struct kvf_store *store, struct kvf_read_set *set)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < set->count && set->speculative; i++) {
+        struct kvf_read *read = set->reads[i];
+        read->speculative = false;
+        if (kvf_list_is_empty(&read->node))
+            continue;
+        kvf_list_remove(&read->node);
+        kvf_list_push_back(&store->drives[read->location.drive].turns[0], &read->node);
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    set->speculative = false;
+}

@@ -160,6 +160,9 @@ struct kvf_read_set {
 
 /* Start all of them. Cannot fail: errors come by `ended`. */
 void kvf_store_read(struct kvf_store *store, struct kvf_read_set *set);
+/* Somebody waits for this speculative set now: what it has not sent goes out like a demanded one's. Legal until the last
+ * of its reads has ended; reads that have are still the caller's to keep. */
+void kvf_store_raise(struct kvf_store *store, struct kvf_read_set *set);
 
 /* One block to write. */
 struct kvf_append {
