@@ -290,6 +290,40 @@ void turns__one_read_of_an_instance_against_seven__ends_before_them(void **state
     }
 }
 
+/* One instance has 60 Reads open, another one asks for one block: the others get a turn or two before it, however much
+ * they have asked for. */
+void turns__modest_read_beside_sixty__waits_for_a_few_pieces(void **state)
+{
+    enum { GREEDY = 60, MODEST = GREEDY };
+    (void)state;
+    struct testbed_read *to[GREEDY + 1], *from[GREEDY + 1];
+    testbed_lanes_open();
+    testbed_stall(&testbed.source);
+    for (uint32_t i = 0; i <= MODEST; i++) {
+        uint64_t instance = i == MODEST ? 2 : 1;
+        to[i] = testbed_read_make(&testbed.consumer, i + 1, instance, 1);
+        from[i] = testbed_read_make(&testbed.source, i + 1, instance, 1);
+        testbed_read_set(to[i], 0, i * KVF_MIB, KVF_MIB, 0);
+        testbed_read_set(from[i], 0, i * KVF_MIB, KVF_MIB, KVF_MIB);
+        testbed_expect(to[i]);
+        testbed_offer(from[i]);
+    }
+    testbed_go_on();
+    unsigned before = 0;
+    for (uint32_t i = 0; i <= MODEST; i++) {
+        testbed_wait_ended(to[i]);
+        testbed_wait_ended(from[i]);
+        testbed_check_ok(to[i], from[i], 0);
+    }
+    for (uint32_t i = 0; i < GREEDY; i++)
+        before += to[i]->last_event < to[MODEST]->last_event;
+    assert_in_range(before, 0, 4);
+    for (uint32_t i = 0; i <= MODEST; i++) {
+        free(to[i]);
+        free(from[i]);
+    }
+}
+
 /* ---- taking back ---- */
 
 void withdraw__offered_block_that_has_not_landed__cancelled_and_lane_goes_on(void **state)

@@ -20,6 +20,7 @@ void transfer__source_memory_reused_once_it_has_ended__right_bytes_arrive(void *
 void stats__after_transfers__count_payload(void **state);
 void turns__short_read_behind_a_long_one__ends_first(void **state);
 void turns__one_read_of_an_instance_against_seven__ends_before_them(void **state);
+void turns__modest_read_beside_sixty__waits_for_a_few_pieces(void **state);
 void withdraw__offered_block_that_has_not_landed__cancelled_and_lane_goes_on(void **state);
 void withdraw__expected_blocks_at_once__cancelled_and_memory_left_alone(void **state);
 void withdraw__at_random_on_both_sides__each_ends_once_and_is_let_go(void **state);
