@@ -94,14 +94,14 @@ def pressure_of_two_engines_on_one_manager(case):
 
 
 def overload_starves_nobody_and_exceeds_nothing(case):
-    """48 engines of one consumer want ten times what it may hold; a modest one on another consumer has its own share."""
+    """48 engines of one consumer want 40 MiB each, ten times the 192 that it may hold; a modest one on another consumer has its own share."""
     seconds = _seconds(15)
     a = case.daemon("a", pool_mib=512, listen=True)
     b, c = case.daemon("b", pool_mib=256), case.daemon("c", pool_mib=256)
     case.start(a, b, c)
-    filler = case.load(a, "filler", NS, prefixes=3, blocks=20, seconds=1)
+    filler = case.load(a, "filler", NS, prefixes=3, blocks=40, seconds=1)
     filler.must_leave(None)
-    greedy = [case.load(b, f"greedy{i}", NS, prefixes=3, blocks=20, seconds=seconds, source=a) for i in range(48)]
+    greedy = [case.load(b, f"greedy{i}", NS, prefixes=3, blocks=40, seconds=seconds, source=a) for i in range(48)]
     modest = case.load(c, "modest", NS, prefixes=1, blocks=1, seconds=seconds, source=a)
     results = [engine.must_leave(None, seconds=seconds + 60) for engine in greedy]
     least = modest.must_leave(None, seconds=seconds + 60)
