@@ -37,6 +37,7 @@ static int run_suite(void)
         TEST(turns__short_read_behind_a_long_one__ends_first),
         TEST(turns__one_read_of_an_instance_against_seven__ends_before_them),
         TEST(turns__modest_read_beside_sixty__waits_for_a_few_pieces),
+        TEST(turns__modest_lane_beside_sixty_reads_of_another__waits_for_32_mib_at_most),
         TEST(withdraw__offered_block_that_has_not_landed__cancelled_and_lane_goes_on),
         TEST(withdraw__expected_blocks_at_once__cancelled_and_memory_left_alone),
         TEST(withdraw__at_random_on_both_sides__each_ends_once_and_is_let_go),

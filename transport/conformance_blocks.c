@@ -1,7 +1,9 @@
 /* The suite's cases about blocks: their bytes arrive right, Reads take turns, taking back. */
 #include "transport/conformance_cases.h"
 
+#include "base/clock.h"
 #include "base/crc32c.h"
+#include "transport/lane_core.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -321,6 +323,70 @@ void turns__modest_read_beside_sixty__waits_for_a_few_pieces(void **state)
     for (uint32_t i = 0; i <= MODEST; i++) {
         free(to[i]);
         free(from[i]);
+    }
+}
+
+static void invite_and_connect(struct testbed_end *source, struct testbed_end *consumer)
+{
+    struct kvf_lane_nonces nonces;
+    uint64_t deadline = kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S;
+    *source = (struct testbed_end){.transport = testbed.source.transport};
+    *consumer = (struct testbed_end){.transport = testbed.consumer.transport};
+    assert_true(kvf_is_ok(kvf_lane_invite(source->transport, deadline, &testbed_events, source,
+                                          &nonces, &source->lane)));
+    assert_true(kvf_is_ok(kvf_lane_connect(consumer->transport, testbed_address(), &nonces,
+                                           deadline, &testbed_events, consumer, &consumer->lane)));
+}
+
+static bool has_opened(void *end)
+{
+    return ((struct testbed_end *)end)->opened;
+}
+
+/* The same on lanes of their own, as two consumers have: at most 32 MiB move for the greedy one first. The lanes share a
+ * thread, for else they would share nothing but the machine. */
+void turns__modest_lane_beside_sixty_reads_of_another__waits_for_32_mib_at_most(void **state)
+{
+    enum { GREEDY = 60, MODEST = GREEDY, LANES = 8 };
+    (void)state;
+    struct testbed_read *to[GREEDY + 1], *from[GREEDY + 1];
+    struct testbed_end sources[LANES], consumers[LANES];
+    unsigned lanes = 0, before = 0;
+    testbed_lanes_open();
+    do {
+        assert_true(lanes < LANES);
+        invite_and_connect(&sources[lanes], &consumers[lanes]);
+        testbed_wait(has_opened, &sources[lanes]);
+        testbed_wait(has_opened, &consumers[lanes]);
+    } while (sources[lanes++].lane->thread != testbed.source.lane->thread);
+    testbed_stall(&testbed.source);
+    for (uint32_t i = 0; i <= MODEST; i++) {
+        to[i] = testbed_read_make(&testbed.consumer, i + 1, 1, 1);
+        from[i] = testbed_read_make(&testbed.source, i + 1, 1, 1);
+        testbed_read_set(to[i], 0, i * KVF_MIB, KVF_MIB, 0);
+        testbed_read_set(from[i], 0, i * KVF_MIB, KVF_MIB, KVF_MIB);
+        kvf_lane_expect(i == MODEST ? consumers[lanes - 1].lane : testbed.consumer.lane,
+                        &to[i]->read);
+        kvf_lane_offer(i == MODEST ? sources[lanes - 1].lane : testbed.source.lane, &from[i]->read);
+    }
+    testbed_go_on();
+    for (uint32_t i = 0; i <= MODEST; i++) {
+        testbed_wait_ended(to[i]);
+        testbed_wait_ended(from[i]);
+        testbed_check_ok(to[i], from[i], 0);
+    }
+    for (uint32_t i = 0; i < GREEDY; i++)
+        before += from[i]->last_event < from[MODEST]->last_event;
+    assert_in_range(before, 0, 32);
+    for (uint32_t i = 0; i <= MODEST; i++) {
+        free(to[i]);
+        free(from[i]);
+    }
+    while (lanes-- > 0) {
+        kvf_lane_close(sources[lanes].lane);
+        kvf_lane_close(consumers[lanes].lane);
+        testbed_wait_closed(&sources[lanes]);
+        testbed_wait_closed(&consumers[lanes]);
     }
 }
 
