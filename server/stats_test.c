@@ -450,6 +450,100 @@ static void drain_gauges_text__little_room__is_cut_and_terminated(void **state)
     }
 }
 
+/* ---- docs/stat.md: both lists, neither short of a name nor with one too many ---- */
+
+static char page[32768];
+
+static void read_page(void)
+{
+    FILE *file = fopen("docs/stat.md", "r");
+    assert_non_null(file);
+    size_t length = fread(page, 1, sizeof(page) - 1, file);
+    assert_true(length < sizeof(page) - 1 && fclose(file) == 0);
+    page[length] = '\0';
+}
+
+static unsigned rows_of(const char *name)
+{
+    char row[192];
+    unsigned count = 0;
+    (void)snprintf(row, sizeof(row), "\n| `%s` | ", name);
+    for (const char *found = strstr(page, row); found != NULL; found = strstr(found + 1, row))
+        count++;
+    return count;
+}
+
+static unsigned rows_that_start_with(const char *start)
+{
+    unsigned count = 0;
+    for (const char *found = strstr(page, start); found != NULL; found = strstr(found + 1, start))
+        count++;
+    return count;
+}
+
+static void is_listed(const char *name, unsigned *count)
+{
+    if (rows_of(name) != 1)
+        fail_msg("docs/stat.md has %u rows of %s", rows_of(name), name);
+    (*count)++;
+}
+
+/* Members of members by `path.member`, those of an array's first element by `path[].member`. */
+static void keys_are_listed(const cJSON *object, const char *path, unsigned *count)
+{
+    const cJSON *member;
+    cJSON_ArrayForEach(member, object)
+    {
+        char name[128];
+        (void)snprintf(name, sizeof(name), "%s%s%s", path, member->string,
+                       cJSON_IsArray(member) ? "[]" : "");
+        if (!cJSON_IsObject(member) && !cJSON_IsArray(member)) {
+            is_listed(name, count);
+            continue;
+        }
+        strcat(name, ".");
+        keys_are_listed(cJSON_IsArray(member) ? cJSON_GetArrayItem(member, 0) : member, name,
+                        count);
+    }
+}
+
+static void page__of_what_stat_tells__has_every_key_and_no_other(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.degraded = stats.waits_for = "something";
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    cJSON *root = json_of(&stats);
+    unsigned count = 0;
+    read_page();
+    keys_are_listed(root, "", &count);
+    assert_int_equal(rows_that_start_with("\n| `"), count + rows_that_start_with("\n| `kvferry_"));
+    cJSON_Delete(root);
+}
+
+static void page__of_what_stat_tells__has_every_metric_and_no_other(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    char *text = kvf_stats_metrics(&stats), *rest = text;
+    unsigned count = 0;
+    assert_non_null(text);
+    read_page();
+    for (const char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        char name[128], type[32], typed[192];
+        if (sscanf(line, "# TYPE %127s %31s", name, type) != 2)
+            continue;
+        is_listed(name, &count);
+        (void)snprintf(typed, sizeof(typed), "\n| `%s` | %s |", name, type);
+        assert_non_null(strstr(page, typed));
+    }
+    assert_int_equal(rows_that_start_with("\n| `kvferry_"), count);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +560,8 @@ int main(void)
         cmocka_unit_test(metrics__histograms__are_cumulative_in_seconds),
         cmocka_unit_test(drain_gauges_text__with_and_without_drives__names_what_runs),
         cmocka_unit_test(drain_gauges_text__little_room__is_cut_and_terminated),
+        cmocka_unit_test(page__of_what_stat_tells__has_every_key_and_no_other),
+        cmocka_unit_test(page__of_what_stat_tells__has_every_metric_and_no_other),
     };
     return cmocka_run_group_tests_name("server/stats", tests, NULL, NULL);
 }
