@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+/* For one block of room, so many times its bytes are evicted at most: where pinned extents leave no place long enough,
+ * one that waits must not empty the cache. */
+#define EVICTED_FOR_ONE 4
+
 /* ---- looking ---- */
 
 uint64_t index_block_hash(const struct kvf_index *index, const struct kvf_space *space,
@@ -375,12 +379,19 @@ static bool evict_one(struct kvf_index *index, uint64_t *bytes)
     return true;
 }
 
+/* Where all that is free and all that is cached together are too little, evicting helps nobody. */
+static bool may_become_room(const struct kvf_index *index, uint64_t bytes)
+{
+    return kvf_pool_free_bytes(index->options.pool) + index->clean_bytes >= bytes;
+}
+
 struct kvf_status kvf_index_room(struct kvf_index *index, uint64_t bytes, struct kvf_extent *extent)
 {
-    uint64_t evicted = 0;
+    uint64_t evicted = 0, most = EVICTED_FOR_ONE * kvf_round_up_page(bytes);
     for (;;) {
         struct kvf_status status = kvf_pool_alloc(index->options.pool, bytes, extent);
-        if (kvf_is_ok(status) || !evict_one(index, &evicted))
+        if (kvf_is_ok(status) || evicted >= most || !may_become_room(index, bytes) ||
+            !evict_one(index, &evicted))
             return status;
     }
 }

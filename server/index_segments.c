@@ -231,6 +231,14 @@ void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t number,
     free_if_done(index, drive, number);
 }
 
+/* What was kept may have gone by itself meanwhile: forgotten, put anew, failed to load. */
+static void free_emptied(struct kvf_index *index, uint32_t drive)
+{
+    uint32_t first = index->first_segments[drive];
+    for (uint32_t i = first; i < index->first_segments[drive + 1]; i++)
+        free_if_done(index, drive, i - first);
+}
+
 static struct segment *first_kept(struct kvf_index *index, uint32_t drive)
 {
     struct segment *first = NULL;
@@ -289,6 +297,7 @@ static size_t list_kept(const struct kvf_index *index, const struct segment *seg
 size_t kvf_index_kept(struct kvf_index *index, uint32_t drive, struct kvf_kept *kept, size_t max)
 {
     struct segment *segment;
+    free_emptied(index, drive);
     while ((segment = first_kept(index, drive)) != NULL) {
         size_t count = list_kept(index, segment, kept, max);
         if (count > 0)

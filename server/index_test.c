@@ -549,9 +549,53 @@ static void ready__a_second_time__is_an_assert(void **state)
     kvf_entry_unpin(index_, entry);
 }
 
+static void make_hot(uint32_t number)
+{
+    struct kvf_found found;
+    assert_true(look_number(number, &found));
+    kvf_entry_unpin(index_, kvf_index_pin(index_, &found));
+}
+
+/* Its turn has not come when its only hot block goes: nobody else would give it back. */
+static void kept__waiting_segment_becomes_empty__is_given_back(void **state)
+{
+    (void)state;
+    struct kvf_kept kept[4];
+    struct kvf_found found;
+    for (uint32_t number = 1; number <= 2; number++) {
+        recover(number, (struct kvf_generation){2, number});
+        make_hot(number);
+    }
+    for (uint32_t segment = 1; segment <= 2; segment++)
+        kvf_index_reclaim(index_, 0, segment, 1, 4 * KVF_MIB);
+    assert_true(look_number(2, &found));
+    kvf_index_forget(index_, &found);
+    assert_int_equal(kvf_index_kept(index_, 0, kept, 4), 1);
+    recover(6, (struct kvf_generation){2, 9}); /* of the filling that is given back */
+    assert_false(look_number(6, &found));
+    assert_true(look_number(1, &found));
+}
+
+static void room__cannot_be_made__the_cache_stays(void **state)
+{
+    (void)state;
+    struct kvf_entry *pinned = add("t/f", "pinned");
+    static const char *const cached[] = {"a", "b", "c"};
+    for (int i = 0; i < 3; i++)
+        kvf_entry_unpin(index_, add("t/f", cached[i]));
+    struct kvf_extent room = {0};
+    assert_int_equal(kvf_index_room(index_, 4 * KVF_MIB, &room).code, KVF_BUSY);
+    for (int i = 0; i < 3; i++)
+        assert_true(has("t/f", cached[i]));
+    kvf_entry_unpin(index_, pinned);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(kept__waiting_segment_becomes_empty__is_given_back, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(room__cannot_be_made__the_cache_stays, set_up, tear_down),
         cmocka_unit_test_setup_teardown(find__equal_keys_of_two_namespaces__are_two_blocks, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(room__cached_blocks__go_coldest_first_pulled_ones_before,

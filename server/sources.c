@@ -127,6 +127,7 @@ static struct kvf_status add(struct kvf_sources *sources, const char *address, c
     KVF_TRY(judge_address(sources, address));
     if (sources->count >= KVF_SOURCES_MAX)
         close_an_idle_one(sources);
+    /* One may be over while another is closing. */
     if (sources->closing || sources->count > KVF_SOURCES_MAX)
         return kvf_fail(KVF_MODULE_SERVER, KVF_UNAVAILABLE, 0);
     struct slot *slot = calloc(1, sizeof(*slot));

@@ -148,12 +148,14 @@ static int buffer_of(const struct kvf_reader *reader, const struct kvf_arena *ar
 }
 
 /* (Re)fill the request from what is not done yet. */
-static void aim(struct kvf_piece *piece)
+static void aim(const struct kvf_reader *reader, struct kvf_piece *piece)
 {
     uint64_t left = piece->bytes - piece->done, at = piece->start + piece->done;
     piece->io.bytes = left < piece->limit ? left : piece->limit;
     piece->io.memory = kvf_extent_at(piece->read->extent) + at;
     piece->io.offset = piece->read->location.offset + at;
+    piece->io.buffer =
+        buffer_of(reader, piece->read->extent.arena); /* of this ring: it may be a new one */
 }
 
 static struct kvf_piece *take_piece(struct kvf_reader *reader, struct kvf_drive *drive,
@@ -163,16 +165,14 @@ static struct kvf_piece *take_piece(struct kvf_reader *reader, struct kvf_drive 
     reader->idle = piece->next;
     uint64_t bytes = next_piece_bytes(reader->store, read);
     *piece = (struct kvf_piece){
-        .io = {.kind = KVF_IO_READ,
-               .fd = drive->segments[read->location.segment].fd,
-               .buffer = buffer_of(reader, read->extent.arena)},
+        .io = {.kind = KVF_IO_READ, .fd = drive->segments[read->location.segment].fd},
         .read = read,
         .drive = drive,
         .start = read->next_offset,
         .bytes = bytes,
         .limit = bytes,
     };
-    aim(piece);
+    aim(reader, piece);
     drive->read_pieces++;
     drive->read_bytes += bytes;
     drive->stats.read_sqes++;
@@ -400,7 +400,7 @@ static void land_all(struct kvf_reader *reader, struct turn *turn)
         struct kvf_read *read = piece->read;
         int error;
         if (!judge(piece, &error)) {
-            aim(piece);
+            aim(reader, piece);
             piece->drive->stats.read_sqes++;
             piece->next = reader->again;
             reader->again = piece;
