@@ -214,6 +214,8 @@ int main(int argc, char **argv)
     put_blocks(&bench);
     rounds_run(&rounds, (unsigned)bench_number(argv[5]), round_ours, round_of_limit(&bench),
                bench.from_ssd && bench.peer == NULL ? round_reads : NULL, &bench);
+    if (getenv("TLS_DIR") != NULL)
+        rounds_more(&rounds, "\"tls\": true"); /* between the daemons */
     rounds_print(&rounds);
     (void)kvf_client_close(bench.decode);
     (void)kvf_client_close(bench.prefill);

@@ -60,7 +60,28 @@ double rounds_quantile(const double *values, unsigned n, double share)
 
 static double in_unit(const struct rounds *rounds, double seconds)
 {
-    return rounds->unit == ROUNDS_MS ? seconds * 1e3 : (double)rounds->round_bytes / seconds / 1e9;
+    switch (rounds->unit) {
+    case ROUNDS_GB_PER_S:
+        return (double)rounds->round_bytes / seconds / 1e9;
+    case ROUNDS_MS:
+        return seconds * 1e3;
+    case ROUNDS_PER_S:
+        return (double)rounds->round_requests / seconds;
+    }
+    return 0;
+}
+
+static const char *name_of_unit(enum rounds_unit unit)
+{
+    switch (unit) {
+    case ROUNDS_GB_PER_S:
+        return "GB/s";
+    case ROUNDS_MS:
+        return "ms";
+    case ROUNDS_PER_S:
+        return "1/s";
+    }
+    return "";
 }
 
 static void print_ratio(const char *key, const struct rounds *rounds, const double *limit_s)
@@ -99,7 +120,7 @@ void rounds_print(const struct rounds *rounds)
 {
     (void)printf("{\"name\": \"%s\", \"device\": \"%s\", \"block_bytes\": %llu", rounds->name,
                  rounds->device, (unsigned long long)rounds->block_bytes);
-    (void)printf(", \"ours\": %.4g, \"limit\": %.4g",
+    (void)printf(", \"ours\": %.5g, \"limit\": %.5g",
                  in_unit(rounds, rounds_quantile(rounds->ours_s, rounds->n, 0.5)),
                  in_unit(rounds, rounds_quantile(rounds->limit_s, rounds->n, 0.5)));
     print_ratio("ratio", rounds, rounds->limit_s);
@@ -109,8 +130,8 @@ void rounds_print(const struct rounds *rounds)
         print_ratio("ratio2", rounds, rounds->limit2_s);
     }
     print_cpu(rounds);
-    (void)printf("%s, \"unit\": \"%s\", \"n\": %u}\n", rounds->more,
-                 rounds->unit == ROUNDS_MS ? "ms" : "GB/s", rounds->n);
+    (void)printf("%s, \"unit\": \"%s\", \"n\": %u}\n", rounds->more, name_of_unit(rounds->unit),
+                 rounds->n);
     (void)fflush(stdout);
 }
 

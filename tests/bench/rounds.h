@@ -18,13 +18,15 @@
 enum rounds_unit {
     ROUNDS_GB_PER_S, /* 1e9 bytes a second; larger is better */
     ROUNDS_MS,       /* smaller is better */
+    ROUNDS_PER_S,    /* requests a second; larger is better */
 };
 
 struct rounds {
     const char *name;
     const char *device;
     uint64_t block_bytes;
-    uint64_t round_bytes; /* moved by each round of each side */
+    uint64_t round_bytes;    /* moved by each round of each side */
+    uint64_t round_requests; /* ROUNDS_PER_S: of each round of each side */
     enum rounds_unit unit;
     bool has_limit2;
     unsigned n;
