@@ -23,9 +23,8 @@ static const struct words words[KVF_CODE_COUNT] = {
                   "try again later, with a longer --timeout-s, or with fewer blocks at a time"},
     [KVF_DRAINING] = {"the daemon, or its source, is draining",
                       "ask another one, or wait for its restart"},
-    [KVF_DENIED] =
-        {"not allowed: without TLS only sources on this host are asked",
-         "name a source on 127.0.0.1, or give the daemon --tls-cert, --tls-key and --tls-ca"},
+    [KVF_DENIED] = {"not allowed", "see that each side's ACL names the other (read there, serve "
+                                   "here); without TLS only sources on 127.0.0.1 are asked"},
     [KVF_DEADLINE] = {"time was up",
                       "give a longer --timeout-s, or see what the daemon waits for with stat"},
     [KVF_CANCELLED] = {"taken back before it ended", "try again"},

@@ -39,10 +39,10 @@ static void message(struct kvf_rpc_call *call, void *user, struct kvf_bytes byte
     struct kvf_source *source = lookup->source;
     Kvferry__LookupReply *reply = wire_unpack_lookup(&source->wire, bytes);
     uint32_t count = page_count(lookup);
-    if (lookup->answered || reply == NULL || reply->n_blocks != count ||
-        !source_may_serve(source, call)) {
+    bool may_serve = source_may_serve(source, call);
+    if (lookup->answered || reply == NULL || reply->n_blocks != count || !may_serve) {
         lookup->answered = false;
-        lookup->failure = pull_fail(KVF_UNAVAILABLE);
+        lookup->failure = pull_fail(may_serve ? KVF_UNAVAILABLE : KVF_DENIED);
         source->lookup_known = false;
         kvf_rpc_call_cancel(call);
         return;
@@ -64,15 +64,15 @@ static void end(struct kvf_lookup *lookup)
     lookup->ended(lookup);
 }
 
-/* Why there was no answer. Ours: cancelled, or the caller's time is up; everything else means
+/* Why there was no answer. Ours: cancelled, or the caller's time is up. Theirs: we are denied. Everything else means
  * nobody is there. */
-static struct kvf_status why_not(const struct kvf_lookup *lookup)
+static struct kvf_status why_not(const struct kvf_lookup *lookup, struct kvf_status status)
 {
     if (!kvf_is_ok(lookup->failure))
         return lookup->failure;
     if (kvf_clock_now_ns() >= lookup->deadline_ns)
         return pull_fail(KVF_DEADLINE);
-    return pull_fail(KVF_UNAVAILABLE);
+    return pull_fail(status.code == KVF_DENIED ? KVF_DENIED : KVF_UNAVAILABLE);
 }
 
 /* gRPC would go on failing for a while, by its own back-off; ours is enough. */
@@ -96,9 +96,9 @@ static void closed(struct kvf_rpc_call *call, void *user, struct kvf_status stat
     if (lookup->answered)
         lookup->first += page_count(lookup);
     else
-        lookup->failure = why_not(lookup);
-    if (lookup->failure.code == KVF_UNAVAILABLE) {
-        if (status.code != KVF_CANCELLED) /* else it was we who gave it up */
+        lookup->failure = why_not(lookup, status);
+    if (lookup->failure.code == KVF_UNAVAILABLE || lookup->failure.code == KVF_DENIED) {
+        if (status.code != KVF_CANCELLED && !kvf_is_ok(status)) /* else it was we who gave it up */
             kvf_log_warning("pull", "Lookup at %s failed: %s: %s", source->address,
                             kvf_code_name(status.code), text);
         source_back_off(source, lookup->failure);

@@ -134,7 +134,7 @@ static void lookup__source_may_not_serve__is_not_believed(void **state)
     fixture_add_blocks(2, 5000);
     fx.deny = true;
     ask_and_wait(&question, 2);
-    assert_all(&question, KVF_UNAVAILABLE);
+    assert_all(&question, KVF_DENIED);
 }
 
 static void lookup__deadline__ends_in_time(void **state)

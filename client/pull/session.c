@@ -138,7 +138,8 @@ static void call_closed(struct kvf_rpc_call *call, void *user, struct kvf_status
     if (session->state != SESSION_ENDING)
         (void)snprintf(session->text, sizeof(session->text), "%s", text);
     /* The codes that tell a caller something; all others mean that there is nobody to talk to. */
-    bool telling = status.code == KVF_BUSY || status.code == KVF_DRAINING;
+    bool telling =
+        status.code == KVF_BUSY || status.code == KVF_DRAINING || status.code == KVF_DENIED;
     session_end(session, telling ? status : pull_fail(KVF_UNAVAILABLE));
     part_is_closed(session);
     source_settle(source);

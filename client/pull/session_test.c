@@ -40,7 +40,7 @@ static void session__source_may_not_serve__nothing_is_asked(void **state)
     (void)state;
     fixture_add_blocks(2, 4096);
     fx.deny = true;
-    expect_no_session(WELCOME_GOOD, KVF_UNAVAILABLE);
+    expect_no_session(WELCOME_GOOD, KVF_DENIED);
 }
 
 static void session__nobody_there__fast_misses_and_back_off(void **state)

@@ -129,7 +129,7 @@ void source_back_off(struct kvf_source *source, struct kvf_status why)
         backoff_ns = BACKOFF_MAX_NS;
     source->backoff_ns = backoff_ns;
     source->next_attempt_ns = kvf_clock_now_ns() + backoff_ns;
-    bool telling = why.code == KVF_BUSY || why.code == KVF_DRAINING;
+    bool telling = why.code == KVF_BUSY || why.code == KVF_DRAINING || why.code == KVF_DENIED;
     source->backoff_why = telling ? why : pull_fail(KVF_UNAVAILABLE);
 }
 
