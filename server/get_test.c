@@ -578,6 +578,25 @@ static void get__we_recover_and_a_source_has_it__is_pulled_at_once(void **state)
     stop_pair();
 }
 
+/* It waits for our own recovery; meanwhile another Get has pulled it. */
+static void get__waits_for_recovery_and_another_pulls_it__is_answered(void **state)
+{
+    (void)state;
+    struct node_get first, second;
+    start_pair(false);
+    kvf_awaited_open(&node.awaited);
+    node_get_start(&node, &first, LIST(1), 1, 10 * SECONDS);
+    node_run_until(!kvf_list_is_empty(&node.awaited.all));
+    node_put(&source, 1);
+    node_get_start(&node, &second, LIST(1), 1, 10 * SECONDS);
+    node_run_until(second.answered == 1 && first.answered == 1);
+    assert_int_equal(first.codes[0], KVF_OK);
+    node_get_release(&first);
+    node_get_release(&second);
+    kvf_awaited_close(&node.awaited);
+    stop_pair();
+}
+
 static void get__source_recovers__found_is_pulled_and_the_rest_is_a_miss_at_its_end(void **state)
 {
     (void)state;
@@ -731,6 +750,7 @@ int main(void)
         TEST(get__hint_that_cannot_be_used__goes_on_to_the_peers),
         TEST(get__pending_at_one_source__does_not_keep_others_from_being_asked),
         TEST(get__we_recover_and_a_source_has_it__is_pulled_at_once),
+        TEST(get__waits_for_recovery_and_another_pulls_it__is_answered),
         TEST(get__source_recovers__found_is_pulled_and_the_rest_is_a_miss_at_its_end),
         TEST(get__drive_fails__goes_on_to_a_source),
         TEST(get__source_drive_fails__is_a_miss_and_nothing_stays),

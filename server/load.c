@@ -341,6 +341,7 @@ static void pull_block_ended(struct kvf_pull *pull, uint32_t index)
         load->entry->pulled = true;
         kvf_entry_ready(load->loads->options.index, load->entry, block->crc32c);
         tell_ended(load, kvf_ok(), true);
+        kvf_awaited_look(load->loads->options.awaited, load->entry->space->text, &load->entry->key);
     } else {
         fail(load, block->status);
     }

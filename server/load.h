@@ -15,6 +15,7 @@
 #include "base/list.h"
 #include "base/worker.h"
 #include "client/pull/pull.h"
+#include "server/awaited.h"
 #include "server/index.h"
 #include "server/stats.h"
 #include "storage/storage.h"
@@ -39,6 +40,7 @@ struct kvf_loads_options {
     struct kvf_store *store; /* NULL: no SSD tier */
     struct kvf_worker *worker;
     struct kvf_counters *counters;
+    struct kvf_awaited *awaited; /* what was pulled is known now; NULL: nobody waits */
 };
 
 KVF_MUST_USE struct kvf_status kvf_loads_create(const struct kvf_loads_options *options,

@@ -177,6 +177,7 @@ static struct kvf_status start_index(struct kvf_manager *manager)
         .store = manager->store,
         .worker = manager->worker,
         .counters = &manager->counters,
+        .awaited = &manager->awaited,
     };
     return kvf_loads_create(&loads, &manager->loads);
 }

@@ -127,7 +127,8 @@ static void start_index(struct node *node)
     struct kvf_loads_options loads = {.index = node->index,
                                       .store = node->store,
                                       .worker = node->worker,
-                                      .counters = &node->counters};
+                                      .counters = &node->counters,
+                                      .awaited = &node->awaited};
     assert_true(kvf_is_ok(kvf_loads_create(&loads, &node->loads)));
 }
 
