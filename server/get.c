@@ -608,9 +608,7 @@ void get_report_bad(struct get *get, uint32_t item)
 {
     if (item >= get->item_count || !get->answered_done || get->items[item].state != GET_HELD)
         return;
-    struct kvf_entry *entry = get->items[item].entry;
-    if (entry->resident && entry->load == NULL)
-        (void)kvf_load_check(get->gets->loads, entry);
+    kvf_load_doubt(get->gets->loads, get->items[item].entry);
 }
 
 void get_cancel(struct get *get)

@@ -105,9 +105,7 @@ void kvf_lease_recheck(struct kvf_lease *lease, uint32_t block)
 {
     if (block >= lease->block_count || lease->blocks[block].entry == NULL)
         return;
-    struct kvf_entry *entry = lease->blocks[block].entry;
-    if (entry->resident && entry->load == NULL)
-        (void)kvf_load_check(lease->leases->loads, entry);
+    kvf_load_doubt(lease->leases->loads, lease->blocks[block].entry);
 }
 
 /* ---- loads and lane ---- */

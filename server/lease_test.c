@@ -583,6 +583,28 @@ static void recheck__own_copy_is_bad__is_dropped(void **state)
     stop();
 }
 
+static void recheck__of_many__is_done_one_block_at_a_time(void **state)
+{
+    (void)state;
+    enum { MANY = 8 };
+    struct read read;
+    unsigned list[MANY];
+    start(false);
+    for (unsigned i = 0; i < MANY; i++) {
+        list[i] = i;
+        node_put(&node, i);
+    }
+    ask(&read, list, MANY, 10000);
+    for (uint32_t block = 0; block < MANY; block++)
+        kvf_lease_recheck(read.lease, block);
+    assert_int_equal(kvf_loads_open(node.loads), 1);
+    kvf_lease_release(read.lease);
+    node_run_until(kvf_loads_open(node.loads) == 0);
+    for (unsigned i = 0; i < MANY; i++)
+        assert_true(node_has(&node, i));
+    stop();
+}
+
 static void get__block_that_a_read_has_loaded__is_checked_first(void **state)
 {
     (void)state;
@@ -814,6 +836,7 @@ int main(void)
         TEST(granted__forgotten_and_put_anew__keeps_the_old_bytes),
         TEST(granted__not_released_two_seconds_after_the_deadline__is_overdue),
         TEST(recheck__own_copy_is_bad__is_dropped),
+        TEST(recheck__of_many__is_done_one_block_at_a_time),
         TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
         TEST(raise__queued__is_granted_as_demand),
         TEST(load__speculative__is_read_behind_what_is_demanded),

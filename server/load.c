@@ -36,9 +36,20 @@ struct batch {
     struct kvf_load items[];
 };
 
+/* A block that somebody found bad. By name: a doubt pins nothing. */
+struct doubt {
+    char ns[KVF_NAMESPACE_MAX_BYTES + 1];
+    struct kvf_key key;
+};
+
+#define DOUBTS_MAX 64
+
 struct kvf_loads {
     struct kvf_loads_options options;
     uint64_t open;
+    uint64_t checks; /* with the worker */
+    struct doubt doubts[DOUBTS_MAX];
+    unsigned first_doubt, doubt_count;
     uint64_t said_ns; /* when the log last heard of a lost block */
     uint64_t unsaid;  /* blocks lost since */
 };
@@ -233,9 +244,13 @@ static void check_work(struct kvf_job *job)
     load->checked_crc32c = kvf_crc32c(0, kvf_extent_at(load->entry->extent), load->entry->length);
 }
 
+static void check_next_doubt(struct kvf_loads *loads);
+
 static void check_done(struct kvf_job *job)
 {
     struct kvf_load *load = kvf_container(job, struct kvf_load, check);
+    struct kvf_loads *loads = load->loads;
+    loads->checks--;
     count_stage(load, KVF_STAGE_VERIFY, load->started_ns);
     if (load->checked_crc32c == load->entry->crc32c) {
         load->entry->verified = true;
@@ -244,11 +259,13 @@ static void check_done(struct kvf_job *job)
         lose(load, kvf_fail(KVF_MODULE_SERVER, KVF_CORRUPT, 0));
     }
     over(load);
+    check_next_doubt(loads);
 }
 
 static void start_check(struct kvf_load *load)
 {
     load->started_ns = kvf_clock_now_ns();
+    load->loads->checks++;
     load->check.work = check_work;
     load->check.done = check_done;
     kvf_worker_start(load->loads->options.worker, &load->check);
@@ -265,6 +282,30 @@ bool kvf_load_check(struct kvf_loads *loads, struct kvf_entry *entry)
     attach(batch, 1);
     start_check(&batch->items[0]);
     return true;
+}
+
+/* Behind all checks that somebody waits for. */
+static void check_next_doubt(struct kvf_loads *loads)
+{
+    while (loads->checks == 0 && loads->doubt_count > 0) {
+        const struct doubt *doubt = &loads->doubts[loads->first_doubt];
+        struct kvf_found found;
+        loads->first_doubt = (loads->first_doubt + 1) % DOUBTS_MAX;
+        loads->doubt_count--;
+        if (kvf_index_find(loads->options.index, doubt->ns, &doubt->key, &found) &&
+            found.entry != NULL && found.resident && found.entry->load == NULL)
+            (void)kvf_load_check(loads, found.entry);
+    }
+}
+
+void kvf_load_doubt(struct kvf_loads *loads, const struct kvf_entry *entry)
+{
+    if (loads->doubt_count == DOUBTS_MAX)
+        return; /* who meets it again says so again */
+    unsigned at = (loads->first_doubt + loads->doubt_count++) % DOUBTS_MAX;
+    strcpy(loads->doubts[at].ns, entry->space->text);
+    loads->doubts[at].key = entry->key;
+    check_next_doubt(loads);
 }
 
 /* ---- reading from SSD ---- */

@@ -83,6 +83,9 @@ enum kvf_tier kvf_load_source_tier(const struct kvf_entry *entry);
 
 /* Check the resident bytes of an entry that has no load. */
 bool kvf_load_check(struct kvf_loads *loads, struct kvf_entry *entry);
+/* Somebody else says that the bytes of this block are bad. Looked at later, one block at a time, behind all other
+ * checks; until then nothing is pinned or charged for it. */
+void kvf_load_doubt(struct kvf_loads *loads, const struct kvf_entry *entry);
 
 /* Loads that have not ended, for the drain. */
 uint64_t kvf_loads_open(const struct kvf_loads *loads);
