@@ -2,6 +2,7 @@
 #include "base/test.h"
 #include "storage/faulty.h"
 #include "storage/fixture.h"
+#include "storage/host.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -554,20 +555,6 @@ static void put__store_full_of_hot_blocks__goes_on(void **state)
     run_full_store(state, 2, 20000, 600);
 }
 
-static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
-
-static int use_uring(void **state)
-{
-    *state = &uring;
-    return 0;
-}
-
-static int use_twin(void **state)
-{
-    *state = &twin;
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -585,6 +572,7 @@ int main(void)
         cmocka_unit_test(carry__no_segment_comes_back__takes_the_room_kept_or_ends),
         cmocka_unit_test(put__store_full_of_hot_blocks__goes_on),
     };
-    int failed = cmocka_run_group_tests_name("carry over pread", tests, use_twin, NULL);
-    return failed + cmocka_run_group_tests_name("carry over io_uring", tests, use_uring, NULL);
+    int failed = cmocka_run_group_tests_name("carry over pread", tests, fixture_use_twin, NULL);
+    return failed +
+           cmocka_run_group_tests_name("carry over io_uring", tests, fixture_use_uring, NULL);
 }

@@ -346,3 +346,17 @@ void fixture_flip(const struct fixture *f, const char *file, uint64_t offset)
     assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
     assert_int_equal(close(fd), 0);
 }
+
+static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
+
+int fixture_use_uring(void **state)
+{
+    *state = &uring;
+    return 0;
+}
+
+int fixture_use_twin(void **state)
+{
+    *state = &twin;
+    return 0;
+}

@@ -90,4 +90,8 @@ struct kvf_drive_stats fixture_stats(const struct fixture *f);
 void fixture_flip(const struct fixture *f, const char *file, uint64_t offset);
 void fixture_file_path(const struct fixture *f, const char *file, char path[128]);
 
+/* Set-up of a group of tests: *state points to a pointer to the engine that they run on. */
+int fixture_use_uring(void **state);
+int fixture_use_twin(void **state);
+
 #endif

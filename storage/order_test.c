@@ -322,20 +322,6 @@ static void append__every_read_hangs__is_written(void **state)
     fixture_fini(&f);
 }
 
-static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
-
-static int use_uring(void **state)
-{
-    *state = &uring;
-    return 0;
-}
-
-static int use_twin(void **state)
-{
-    *state = &twin;
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,8 +335,9 @@ int main(void)
     };
     int failed = 0;
     if (host_runs_pread())
-        failed += cmocka_run_group_tests_name("order over pread", tests, use_twin, NULL);
+        failed += cmocka_run_group_tests_name("order over pread", tests, fixture_use_twin, NULL);
     if (host_runs_uring())
-        failed += cmocka_run_group_tests_name("order over io_uring", tests, use_uring, NULL);
+        failed +=
+            cmocka_run_group_tests_name("order over io_uring", tests, fixture_use_uring, NULL);
     return failed;
 }
