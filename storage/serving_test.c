@@ -138,7 +138,8 @@ append__more_than_is_free_during_recovery__takes_the_oldest_once_they_are_told(v
     fixture_wait_recovery(&f);
     assert_int_equal(f.found_count, COUNT);
     unsigned freed = f.reclaim_count;
-    assert_true(freed >= 1); /* the fourth segment; how far ahead of need depends on who is faster */
+    /* The fourth segment; how far ahead of need depends on who is faster. */
+    assert_true(freed >= 1);
     f.options.reclaim = NULL;
     fixture_reopen(&f);
     assert_null(fixture_find(&f, 0));
