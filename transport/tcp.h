@@ -18,7 +18,7 @@
 
 #define TCP_LOW_WATER_BYTES                                                                        \
     (128u << 10)                    /* of a long payload that must be there before we are woken */
-#define TCP_STEP_BYTES (64u << 10)  /* most that is received before it is checked */
+#define TCP_STEP_BYTES (256u << 10) /* most that is received before it is checked */
 #define TCP_AHEAD_BYTES (64u << 10) /* received ahead, where frames are small */
 #define TCP_SMALL_FRAME_BYTES (32u << 10)
 #define TCP_BATCH_FRAMES 256
