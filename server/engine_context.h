@@ -125,8 +125,7 @@ void engine_take_put_begin(struct context *context, uint64_t id,
                            const Kvferry__EnginePutBegin *request);
 void engine_take_put_commit(struct context *context, uint64_t id,
                             const Kvferry__EnginePutCommit *request);
-void engine_take_put_abort(struct context *context, uint64_t id,
-                           const Kvferry__EnginePutAbort *request);
+void engine_take_put_abort(struct context *context, const Kvferry__EnginePutAbort *request);
 /* The places that this PutBegin was answered with, and that are not committed, go back. */
 void engine_abort_begun(struct context *context, uint64_t id);
 
@@ -134,9 +133,8 @@ void engine_abort_begun(struct context *context, uint64_t id);
 
 void engine_take_get(struct context *context, uint64_t id, const Kvferry__EngineGet *request);
 void engine_take_lookup(struct context *context, uint64_t id, const Kvferry__EngineLookup *request);
-void engine_take_release(struct context *context, uint64_t id,
-                         const Kvferry__EngineRelease *request);
-void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__EngineCancel *request);
+void engine_take_release(struct context *context, const Kvferry__EngineRelease *request);
+void engine_take_cancel(struct context *context, const Kvferry__EngineCancel *request);
 /* No answer to it any more; its pins go. */
 void engine_drop_get(struct engine_get *mine);
 

@@ -187,10 +187,8 @@ static struct engine_get *find_get(struct context *context, uint64_t id)
     return NULL;
 }
 
-void engine_take_release(struct context *context, uint64_t id,
-                         const Kvferry__EngineRelease *request)
+void engine_take_release(struct context *context, const Kvferry__EngineRelease *request)
 {
-    engine_send_code(context, id, KVF_OK, "");
     if (context->state == CONTEXT_LEAVING)
         return; /* its Gets are dropped already */
     struct engine_get *mine = find_get(context, request->get);
@@ -229,9 +227,8 @@ static bool cancel_begin(struct context *context, uint64_t id)
 
 /* Where it crosses with the answer, which nobody may ever read, what was answered goes back: nobody wants the blocks,
  * and nobody writes to the places. */
-void engine_take_cancel(struct context *context, uint64_t id, const Kvferry__EngineCancel *request)
+void engine_take_cancel(struct context *context, const Kvferry__EngineCancel *request)
 {
-    engine_send_code(context, id, KVF_OK, "");
     if (context->state == CONTEXT_LEAVING)
         return; /* its Gets are dropped already */
     struct engine_get *get = find_get(context, request->id);

@@ -190,7 +190,7 @@ void engine_take(struct context *context, const Kvferry__EngineRequest *request)
         engine_take_put_commit(context, request->id, request->put_commit);
         return;
     case KVFERRY__ENGINE_REQUEST__MESSAGE_PUT_ABORT:
-        engine_take_put_abort(context, request->id, request->put_abort);
+        engine_take_put_abort(context, request->put_abort);
         return;
     case KVFERRY__ENGINE_REQUEST__MESSAGE_LOOKUP:
         engine_take_lookup(context, request->id, request->lookup);
@@ -199,10 +199,10 @@ void engine_take(struct context *context, const Kvferry__EngineRequest *request)
         engine_take_get(context, request->id, request->get);
         return;
     case KVFERRY__ENGINE_REQUEST__MESSAGE_RELEASE:
-        engine_take_release(context, request->id, request->release);
+        engine_take_release(context, request->release);
         return;
     case KVFERRY__ENGINE_REQUEST__MESSAGE_CANCEL:
-        engine_take_cancel(context, request->id, request->cancel);
+        engine_take_cancel(context, request->cancel);
         return;
     case KVFERRY__ENGINE_REQUEST__MESSAGE_FORGET:
         take_forget(context, request->id, request->forget);

@@ -122,15 +122,13 @@ void engine_take_put_commit(struct context *context, uint64_t id,
     engine_send_reply(context, &reply);
 }
 
-void engine_take_put_abort(struct context *context, uint64_t id,
-                           const Kvferry__EnginePutAbort *request)
+void engine_take_put_abort(struct context *context, const Kvferry__EnginePutAbort *request)
 {
     for (size_t i = 0; i < request->n_puts; i++) {
         struct put *put = find_put(context, request->puts[i]);
         if (put != NULL)
             put_abort(put);
     }
-    engine_send_code(context, id, KVF_OK, "");
 }
 
 static struct put *find_begun(struct context *context, uint64_t id)

@@ -261,10 +261,9 @@ def malformed_requests_of_registered_engines(case):
         reply = answer(PUT_BEGIN, field(1, NS) + names(1, length=length) + deadline)
         expect(reply["code"] != 0 or parse(parse(reply["fields"][5])[1]).get(1, 0) != 0, f"a put of {length} bytes got a place")
     answer(PUT_COMMIT, field(1, field(1, 12345)))
-    answer(PUT_ABORT, field(1, b""))
-    answer(RELEASE, field(1, 999))
-    answer(RELEASE, field(1, 2) + field(2, varint(0xFFFFFFFF)))
-    answer(CANCEL, field(1, 999))
+    for kind, body in ((PUT_ABORT, field(1, b"")), (RELEASE, field(1, 999)), (RELEASE, field(1, 2) + field(2, varint(0xFFFFFFFF))),
+                       (CANCEL, field(1, 999))):
+        engine.send(engine.request(kind, body))  # without an answer
     twice = answer(PUT_BEGIN, field(1, NS) + names(2, key=b"same") + deadline)
     expect_equal(twice["code"], 0, "PutBegin with a key twice")
     answer(PUT_COMMIT, field(1, field(1, 1)) + field(1, field(1, 1)))
