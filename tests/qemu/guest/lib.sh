@@ -31,6 +31,19 @@ eventually() { # SECONDS COMMAND...: try until it ends with 0
     done
 }
 
+barrier() { # NAME: wait for the other guest to come here too; each name once
+    touch "/sync/at.$1.$ROLE"
+    eventually 100 test -e "/sync/at.$1.$PEER" || fail "$PEER did not come to $1"
+}
+
+# ---- power ----
+
+power() { # cut|on|cycle ROLE: this host does it; who cuts itself does not return. The drive keeps what it had
+    echo "$1 $2" >"/sync/asking.$ROLE"
+    mv "/sync/asking.$ROLE" "/sync/ask.$ROLE"
+    eventually 20 test ! -e "/sync/ask.$ROLE" || fail "power $1 $2 was not heard"
+}
+
 # ---- network ----
 
 network_up() { # eth0 with MTU 9000
@@ -43,4 +56,96 @@ rdma_up() { # rxe0, soft-RoCE on eth0
     for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm; do must modprobe $module; done
     must rdma link add rxe0 type rxe netdev eth0
     eventually 10 grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state || fail "rxe0 does not come up"
+}
+netem() { # WORDS...: what this guest sends is delayed, lost, ...: netem delay 5ms loss 1%
+    modprobe sch_netem
+    must tc qdisc replace dev eth0 root netem limit 10000 "$@"
+}
+netem_off() { must tc qdisc del dev eth0 root; }
+
+# ---- the drive: NVMe, below a device mapper's table so that it can be made to fail, with ext4 at /drive ----
+
+export DM_DISABLE_UDEV=1
+
+drive_up() {
+    for module in crc32c_generic ext4 nvme dm-mod; do must modprobe $module; done
+    eventually 10 test -b /dev/nvme0n1 || fail "no NVMe drive: the script needs a line '#: drive $ROLE MIB'"
+    DRIVE_SECTORS=$(cat /sys/block/nvme0n1/size)
+    must dmsetup create drive --table "$(drive_table linear)"
+    [ "$BOOT" -gt 1 ] || must mkfs.ext4 -q /dev/mapper/drive # a later boot finds what the power cut left
+    must mount -t ext4 /dev/mapper/drive /drive
+}
+drive_table() { # what drive_becomes takes
+    local whole="0 $DRIVE_SECTORS" drive="/dev/nvme0n1 0"
+    case $1 in
+    linear) echo "$whole linear $drive" ;;
+    delayed) echo "$whole delay $drive $2 $drive $3" ;;
+    failing) echo "$whole error" ;;
+    failing-writes) echo "$whole flakey $drive 0 3600 1 error_writes" ;;
+    flakey) echo "$whole flakey $drive $2 $3 1 error_writes" ;;
+    rotting) echo "$whole flakey $drive 0 3600 5 corrupt_bio_byte $2 r 255 0" ;;
+    esac
+}
+# linear                    as it is
+# delayed READ_MS WRITE_MS  slow
+# failing                   every read and write fails
+# failing-writes            every write fails
+# flakey GOOD_S BAD_S       writes fail for BAD_S seconds out of GOOD_S + BAD_S
+# rotting BYTE              byte number BYTE of every read is 255
+drive_becomes() {
+    local module=${1%%-*}
+    case $1 in delayed) modprobe dm-delay ;; flakey | rotting | failing-writes) modprobe dm-flakey ;; esac
+    must dmsetup suspend --noflush --nolockfs drive
+    must dmsetup load drive --table "$(drive_table "$@")"
+    must dmsetup resume drive
+}
+
+# ---- kvferryd: one a guest ----
+
+RUN=/tmp/run
+PORT=9470
+
+ferry() { kvferry --run-dir $RUN "$@"; }
+
+daemon_start() { # FLAGS...: READY when this returns. Its log is sync/ROLE.log
+    mkdir -p $RUN
+    GAUGES="query_bytes leases pinned_bytes dirty_bytes quarantine_bytes"
+    case $* in *--ssd-path*) GAUGES="$GAUGES ssd_reads ssd_writes" ;; esac
+    echo "== boot $BOOT" >>"/sync/$ROLE.log"
+    kvferryd --node-id "$ROLE" --run-dir $RUN --http 127.0.0.1:0 "$@" 2>>"/sync/$ROLE.log" &
+    DAEMON=$!
+    eventually 60 daemon_spoke || fail "kvferryd did not become READY: $(tail -n 1 "/sync/$ROLE.log")"
+}
+daemon_spoke() {
+    kill -0 $DAEMON 2>/dev/null || fail "kvferryd ended: $(tail -n 1 "/sync/$ROLE.log")"
+    ferry stat >/dev/null 2>&1
+}
+daemon_stop() { # by SIGTERM: it must end with 0, and its last line must say every gauge, and 0
+    kill -TERM $DAEMON
+    wait $DAEMON || fail "kvferryd ended with $?: $(tail -n 1 "/sync/$ROLE.log")"
+    local last=$(tail -n 1 "/sync/$ROLE.log") gauge
+    for gauge in $GAUGES; do
+        case "$last " in *" $gauge=0 "*) ;; *) fail "$gauge is not 0: $last" ;; esac
+    done
+}
+daemon_kill() {
+    kill -KILL $DAEMON
+    wait $DAEMON
+}
+stat_of() { # SECTION.NAME of `kvferry stat --json`: the number behind it
+    ferry stat --json | tr -d ' \n' | sed -n "s/.*\"${1%.*}\":[[{]*[^]}]*\"${1#*.}\":\([0-9a-z]*\).*/\1/p"
+}
+
+# Blocks are made and compared by tests/daemons/engine_probe.c: block N of a length has one content only.
+
+put_blocks() { # BYTES FIRST COUNT: all of them, or it fails
+    engine put t/f 30000 "$@" | grep -q "^OK OK=$3$" || fail "put of $3 blocks from $2 on"
+}
+check_blocks() { # SOURCE|- BYTES FIRST COUNT: prints `wrong=0 remote_ssd=N NOT_FOUND=N ...`
+    local source=$1
+    shift
+    engine check t/f "$source" 30000 "$@"
+}
+engine() {
+    printf 'open %s engine\n%s\nclose\n' $RUN "$*" | engine_probe | sed -n 2p
 }
