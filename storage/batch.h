@@ -1,5 +1,5 @@
 /* Batches: what is written between two fdatasyncs. A batch is a group of records, the seal of a segment, or the mark
- * that one is free. It is built here, given out in pieces, and ended by its lane.
+ * that one is free. It is built here, given out in pieces, and ended by its spool.
  *
  * Writer thread only; nothing here does I/O. */
 #ifndef KVFERRY_STORAGE_BATCH_H
@@ -32,7 +32,7 @@ struct kvf_run {
 };
 
 struct kvf_batch {
-    struct kvf_lane *lane; /* set by it */
+    struct kvf_spool *spool; /* set by it */
     enum kvf_batch_kind kind;
     enum kvf_batch_state state;
     struct kvf_segment *segment;

@@ -4,7 +4,7 @@
 #include "storage/writer.h"
 
 #include "base/thread.h"
-#include "storage/lane.h"
+#include "storage/spool.h"
 
 #include <errno.h>
 #include <semaphore.h>
@@ -40,8 +40,8 @@ struct kvf_writer {
     struct kvf_ring *ring;
     int open_error;
     sem_t ready;
-    struct kvf_lane *lanes;
-    size_t next_lane;
+    struct kvf_spool *spools;
+    size_t next_spool;
     struct write *writes;
     uint8_t *
         staging; /* of all writes, on huge pages where there are any; takes memory only where it was used */
@@ -66,7 +66,7 @@ static struct write *take_write(struct kvf_writer *writer, struct kvf_batch *bat
     write->done = 0;
     write->first_part = write->retries = 0;
     batch->in_flight++;
-    batch->lane->pieces_in_flight++;
+    batch->spool->pieces_in_flight++;
     return write;
 }
 
@@ -153,10 +153,10 @@ static void advance(struct write *write, uint64_t bytes)
 /* Give out one piece or one fdatasync of this batch. */
 static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
 {
-    struct kvf_lane *lane = batch->lane;
+    struct kvf_spool *spool = batch->spool;
     if (batch->state != KVF_BATCH_WRITING && batch->state != KVF_BATCH_WRITTEN)
         return false;
-    if (lane->pieces_in_flight >= PIECES_PER_DRIVE || writer->idle == NULL ||
+    if (spool->pieces_in_flight >= PIECES_PER_DRIVE || writer->idle == NULL ||
         writer->ring->engine->room(writer->ring) == 0)
         return false;
     if (batch->state == KVF_BATCH_WRITING && kvf_batch_next_piece(batch, &writer->idle->piece)) {
@@ -165,7 +165,7 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
         writer->ring->engine->add(writer->ring, &write->io);
         return true;
     }
-    if (!kvf_lane_may_sync(lane, batch) || batch->error != 0)
+    if (!kvf_spool_may_sync(spool, batch) || batch->error != 0)
         return false;
     struct write *write = take_write(writer, batch);
     write->io.kind = KVF_IO_SYNC;
@@ -174,11 +174,11 @@ static bool give_out(struct kvf_writer *writer, struct kvf_batch *batch)
     return true;
 }
 
-static bool give_out_lane(struct kvf_writer *writer, struct kvf_lane *lane)
+static bool give_out_spool(struct kvf_writer *writer, struct kvf_spool *spool)
 {
-    bool given = give_out(writer, &lane->service);
+    bool given = give_out(writer, &spool->service);
     for (unsigned age = 0; age < KVF_GROUPS_UNDER_WAY && !given; age++)
-        given = give_out(writer, kvf_lane_group(lane, age));
+        given = give_out(writer, kvf_spool_group(spool, age));
     return given;
 }
 
@@ -194,9 +194,9 @@ static void give_out_all(struct kvf_writer *writer)
     size_t without = 0, count = writer->store->drive_count;
     writer->gathered = false;
     while (without < count && !writer->gathered) {
-        struct kvf_lane *lane = &writer->lanes[writer->next_lane];
-        writer->next_lane = (writer->next_lane + 1) % count;
-        without = give_out_lane(writer, lane) ? 0 : without + 1;
+        struct kvf_spool *spool = &writer->spools[writer->next_spool];
+        writer->next_spool = (writer->next_spool + 1) % count;
+        without = give_out_spool(writer, spool) ? 0 : without + 1;
     }
 }
 
@@ -226,10 +226,10 @@ static bool judge(struct write *write, int *error)
 static void finish_write(struct kvf_writer *writer, struct write *write, int error)
 {
     struct kvf_batch *batch = write->batch;
-    struct kvf_lane *lane = batch->lane;
+    struct kvf_spool *spool = batch->spool;
     bool synced = write->io.kind == KVF_IO_SYNC;
     batch->in_flight--;
-    lane->pieces_in_flight--;
+    spool->pieces_in_flight--;
     write->next = writer->idle;
     writer->idle = write;
     if (error != 0 && batch->error == 0)
@@ -237,7 +237,7 @@ static void finish_write(struct kvf_writer *writer, struct write *write, int err
     if (batch->error != 0 || batch->in_flight > 0)
         return; /* step() ends it once everything is back */
     if (synced)
-        kvf_lane_end_batch(lane, batch);
+        kvf_spool_end_batch(spool, batch);
     else if (kvf_batch_is_out(batch))
         batch->state = KVF_BATCH_WRITTEN;
 }
@@ -262,7 +262,7 @@ static void handle(struct kvf_writer *writer, struct kvf_io *io)
 {
     struct write *write = kvf_container(io, struct write, io);
     int error;
-    count(writer, &write->batch->lane->drive->stats, io);
+    count(writer, &write->batch->spool->drive->stats, io);
     if (!judge(write, &error)) {
         aim(write);
         add_again(writer, write);
@@ -281,14 +281,14 @@ static void step_all(struct kvf_writer *writer)
     for (bool again = true; again;) {
         again = false;
         for (size_t i = 0; i < writer->store->drive_count; i++)
-            again |= kvf_lane_step(&writer->lanes[i], writer->lanes);
+            again |= kvf_spool_step(&writer->spools[i], writer->spools);
     }
 }
 
 static bool writer_is_idle(const struct kvf_writer *writer)
 {
     for (size_t i = 0; i < writer->store->drive_count; i++)
-        if (!kvf_lane_is_idle(&writer->lanes[i]))
+        if (!kvf_spool_is_idle(&writer->spools[i]))
             return false;
     return true;
 }
@@ -299,7 +299,7 @@ static void take_incoming(struct kvf_writer *writer, bool *stop)
     struct kvf_store *store = writer->store;
     (void)pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < store->drive_count; i++)
-        kvf_lane_take_incoming(&writer->lanes[i]);
+        kvf_spool_take_incoming(&writer->spools[i]);
     *stop = writer->stop;
     (void)pthread_mutex_unlock(&store->lock);
 }
@@ -313,13 +313,13 @@ static int prepare_sleep(struct kvf_writer *writer, bool *end)
     bool news = false;
     for (size_t i = 0; i < store->drive_count; i++) {
         struct kvf_drive *drive = &store->drives[i];
-        drive->writer_waits = kvf_lane_waits(&writer->lanes[i]);
+        drive->writer_waits = kvf_spool_waits(&writer->spools[i]);
         news |= !kvf_list_is_empty(&drive->frees);
         news |= drive->writer_waits &&
                 (!kvf_list_is_empty(&drive->incoming) || !kvf_list_is_empty(&drive->carries));
-        int lane_ms = kvf_lane_wait_ms(&writer->lanes[i]);
-        if (wait_ms == KVF_WAIT_EVER || (lane_ms != KVF_WAIT_EVER && lane_ms < wait_ms))
-            wait_ms = lane_ms;
+        int spool_ms = kvf_spool_wait_ms(&writer->spools[i]);
+        if (wait_ms == KVF_WAIT_EVER || (spool_ms != KVF_WAIT_EVER && spool_ms < wait_ms))
+            wait_ms = spool_ms;
     }
     *end = writer->stop && !news && writer_is_idle(writer);
     writer->sleeping = !news && !*end && !writer->gathered;
@@ -344,7 +344,7 @@ static void serve(struct kvf_writer *writer)
         take_incoming(writer, &stop);
         step_all(writer);
         for (size_t i = 0; stop && i < writer->store->drive_count; i++)
-            kvf_lane_finish(&writer->lanes[i]);
+            kvf_spool_finish(&writer->spools[i]);
         give_out_all(writer);
         int wait_ms = prepare_sleep(writer, &end);
         if (end)
@@ -374,14 +374,14 @@ static void *run_writer(void *context)
 static bool writer_init(struct kvf_writer *writer)
 {
     size_t drives = writer->store->drive_count;
-    writer->lanes = calloc(drives, sizeof(*writer->lanes));
+    writer->spools = calloc(drives, sizeof(*writer->spools));
     writer->writes = calloc(PIECES_PER_DRIVE * drives, sizeof(*writer->writes));
     writer->wake_fd = eventfd(0, EFD_CLOEXEC);
     const size_t staging_bytes = PIECES_PER_DRIVE * drives * KVF_PIECE_BYTES;
     writer->staging = aligned_alloc(HUGE_BYTES, staging_bytes);
     if (writer->staging != NULL)
         (void)madvise(writer->staging, staging_bytes, MADV_HUGEPAGE);
-    if (writer->lanes == NULL || writer->writes == NULL || writer->staging == NULL ||
+    if (writer->spools == NULL || writer->writes == NULL || writer->staging == NULL ||
         writer->wake_fd < 0)
         return false;
     for (size_t i = 0; i < PIECES_PER_DRIVE * drives; i++) {
@@ -390,7 +390,7 @@ static bool writer_init(struct kvf_writer *writer)
         writer->idle = &writer->writes[i];
     }
     for (size_t i = 0; i < drives; i++)
-        if (!kvf_lane_init(&writer->lanes[i], writer->store, &writer->store->drives[i]))
+        if (!kvf_spool_init(&writer->spools[i], writer->store, &writer->store->drives[i]))
             return false;
     return true;
 }
@@ -432,11 +432,11 @@ void kvf_writer_stop(struct kvf_writer *writer)
         (void)pthread_join(writer->thread, NULL);
         (void)sem_destroy(&writer->ready);
     }
-    for (size_t i = 0; writer->lanes != NULL && i < writer->store->drive_count; i++)
-        kvf_lane_fini(&writer->lanes[i]);
+    for (size_t i = 0; writer->spools != NULL && i < writer->store->drive_count; i++)
+        kvf_spool_fini(&writer->spools[i]);
     if (writer->wake_fd >= 0)
         (void)close(writer->wake_fd);
-    free(writer->lanes);
+    free(writer->spools);
     free(writer->writes);
     free(writer->staging);
     free(writer);

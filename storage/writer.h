@@ -2,7 +2,7 @@
  * before are being synced. A group is what was queued when it began, within bounds; it ends as a whole, after one
  * fdatasync. Between groups it seals full segments, marks given-back ones as free and takes free ones.
  *
- * batch.h builds what is written, lane.h moves a drive on, append.h is the owner's side. */
+ * batch.h builds what is written, spool.h moves a drive on, append.h is the owner's side. */
 #ifndef KVFERRY_STORAGE_WRITER_H
 #define KVFERRY_STORAGE_WRITER_H
 
