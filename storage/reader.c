@@ -22,7 +22,7 @@
 #define GAP_PIECES_MAX 256 /* bits of kvf_read.landed_pieces */
 
 /* One request in a ring. Owned by its reader, so that nobody else touches it. */
-struct kvf_piece {
+struct read_piece {
     struct kvf_io io;
     struct kvf_read *read;
     struct kvf_drive *drive;
@@ -31,7 +31,7 @@ struct kvf_piece {
     uint64_t done;  /* of them */
     uint64_t limit; /* longest request to the kernel; halved when it says EAGAIN */
     unsigned retries;
-    struct kvf_piece *next;
+    struct read_piece *next;
 };
 
 struct kvf_reader {
@@ -42,9 +42,9 @@ struct kvf_reader {
     bool started;
     int wake_fd;
     struct kvf_ring *ring;
-    struct kvf_piece *pieces; /* all */
-    struct kvf_piece *idle;   /* linked by next */
-    struct kvf_piece *again;  /* to be given to the ring once more; linked by next */
+    struct read_piece *pieces; /* all */
+    struct read_piece *idle;   /* linked by next */
+    struct read_piece *again;  /* to be given to the ring once more; linked by next */
     size_t next_drive;
     bool fixed;                 /* the arenas are fixed buffers of the ring */
     int open_error, fix_result; /* set before `ready` is posted */
@@ -148,7 +148,7 @@ static int buffer_of(const struct kvf_reader *reader, const struct kvf_arena *ar
 }
 
 /* (Re)fill the request from what is not done yet. */
-static void aim(const struct kvf_reader *reader, struct kvf_piece *piece)
+static void aim(const struct kvf_reader *reader, struct read_piece *piece)
 {
     uint64_t left = piece->bytes - piece->done, at = piece->start + piece->done;
     piece->io.bytes = left < piece->limit ? left : piece->limit;
@@ -158,13 +158,13 @@ static void aim(const struct kvf_reader *reader, struct kvf_piece *piece)
         buffer_of(reader, piece->read->extent.arena); /* of this ring: it may be a new one */
 }
 
-static struct kvf_piece *take_piece(struct kvf_reader *reader, struct kvf_drive *drive,
-                                    struct kvf_read *read)
+static struct read_piece *take_piece(struct kvf_reader *reader, struct kvf_drive *drive,
+                                     struct kvf_read *read)
 {
-    struct kvf_piece *piece = reader->idle;
+    struct read_piece *piece = reader->idle;
     reader->idle = piece->next;
     uint64_t bytes = next_piece_bytes(reader->store, read);
-    *piece = (struct kvf_piece){
+    *piece = (struct read_piece){
         .io = {.kind = KVF_IO_READ, .fd = drive->segments[read->location.segment].fd},
         .read = read,
         .drive = drive,
@@ -191,10 +191,10 @@ static bool work_is_left(const struct kvf_store *store)
 }
 
 /* As many as the window, this ring and a fair share allow; `room` of the ring. Linked by next. */
-static struct kvf_piece *take_pieces(struct kvf_reader *reader, unsigned room)
+static struct read_piece *take_pieces(struct kvf_reader *reader, unsigned room)
 {
     struct kvf_store *store = reader->store;
-    struct kvf_piece *first = NULL, **last = &first;
+    struct read_piece *first = NULL, **last = &first;
     uint64_t bytes = 0;
     unsigned taken = 0;
     size_t without = 0; /* drives in a row that had nothing */
@@ -208,7 +208,7 @@ static struct kvf_piece *take_pieces(struct kvf_reader *reader, unsigned room)
             continue;
         }
         without = 0;
-        struct kvf_piece *piece = take_piece(reader, drive, read);
+        struct read_piece *piece = take_piece(reader, drive, read);
         *last = piece;
         last = &piece->next;
         bytes += piece->bytes;
@@ -277,7 +277,7 @@ static void zero_tail(const struct kvf_read *read)
 
 /* True when the owner is to be told and no post is on its way yet. Once the last piece has landed and this returned
  * false, the read may be gone. */
-static bool land(struct kvf_reader *reader, struct kvf_piece *piece, int error)
+static bool land(struct kvf_reader *reader, struct read_piece *piece, int error)
 {
     struct kvf_store *store = reader->store;
     struct kvf_read *read = piece->read;
@@ -311,7 +311,7 @@ static bool land(struct kvf_reader *reader, struct kvf_piece *piece, int error)
 }
 
 /* Works out what a completion means. True: the piece is finished (*error 0 or an errno); false: ask for the rest. */
-static bool judge(struct kvf_piece *piece, int *error)
+static bool judge(struct read_piece *piece, int *error)
 {
     int result = piece->io.result;
     *error = 0;
@@ -396,7 +396,7 @@ static void land_all(struct kvf_reader *reader, struct turn *turn)
 {
     turn->news_count = 0;
     for (unsigned i = 0; i < turn->done_count; i++) {
-        struct kvf_piece *piece = kvf_container(turn->done[i], struct kvf_piece, io);
+        struct read_piece *piece = kvf_container(turn->done[i], struct read_piece, io);
         struct kvf_read *read = piece->read;
         int error;
         if (!judge(piece, &error)) {
@@ -413,10 +413,10 @@ static void land_all(struct kvf_reader *reader, struct turn *turn)
     }
 }
 
-static void start_all(struct kvf_reader *reader, struct kvf_piece *piece)
+static void start_all(struct kvf_reader *reader, struct read_piece *piece)
 {
     while (piece != NULL) {
-        struct kvf_piece *next = piece->next;
+        struct read_piece *next = piece->next;
         reader->ring->engine->add(reader->ring, &piece->io);
         piece = next;
     }
@@ -427,7 +427,7 @@ static unsigned start_again(struct kvf_reader *reader)
 {
     const struct kvf_engine *engine = reader->ring->engine;
     while (reader->again != NULL && engine->room(reader->ring) > 0) {
-        struct kvf_piece *piece = reader->again;
+        struct read_piece *piece = reader->again;
         reader->again = piece->next;
         engine->add(reader->ring, &piece->io);
     }
@@ -442,7 +442,7 @@ static bool serve(struct kvf_reader *reader, struct turn *turn)
     (void)pthread_mutex_lock(&store->lock);
     reader->sleeping = false; /* whatever ended the sleep: work that is left goes to another one */
     land_all(reader, turn);
-    struct kvf_piece *taken = take_pieces(reader, start_again(reader));
+    struct read_piece *taken = take_pieces(reader, start_again(reader));
     bool left = work_is_left(store);
     struct kvf_reader *other = left ? pick_sleeper(store) : NULL;
     bool go_on = left && other == NULL && taken != NULL;
