@@ -17,9 +17,8 @@ static struct fixture_block blocks[MANY];
 
 static void init(struct fixture *f, void **state)
 {
-    faulty_init(*(const struct kvf_engine **)*state);
-    fixture_init(f, KVF_STORE_IO_AUTO, 8 * KVF_MIB);
-    f->engine = &faulty_engine;
+    faulty_init(host_engine(state));
+    fixture_init(f, &faulty_engine, 8 * KVF_MIB);
     f->options.read_threads = 1;
 }
 
@@ -572,7 +571,5 @@ int main(void)
         cmocka_unit_test(carry__no_segment_comes_back__takes_the_room_kept_or_ends),
         cmocka_unit_test(put__store_full_of_hot_blocks__goes_on),
     };
-    int failed = cmocka_run_group_tests_name("carry over pread", tests, fixture_use_twin, NULL);
-    return failed +
-           cmocka_run_group_tests_name("carry over io_uring", tests, fixture_use_uring, NULL);
+    return HOST_RUN_TESTS("carry", tests);
 }

@@ -23,7 +23,7 @@ static uint64_t length_of(unsigned i)
 /* `count` small records, each its own group, in two segments or more. */
 static void start(struct fixture *f, unsigned count, bool crash)
 {
-    fixture_init(f, KVF_STORE_IO_AUTO, KVF_MIB);
+    fixture_init(f, NULL, KVF_MIB);
     f->options.segment_bytes = SEGMENT_BYTES;
     f->options.capacity_bytes = 4 * SEGMENT_BYTES;
     f->options.read_threads = 1;

@@ -16,20 +16,6 @@
 
 #define PAGE 4096
 
-static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
-
-static int use_uring(void **state)
-{
-    *state = &uring;
-    return 0;
-}
-
-static int use_twin(void **state)
-{
-    *state = &twin;
-    return 0;
-}
-
 static int temporary_file(void)
 {
     char path[] = "/tmp/kvf-engine-XXXXXX";
@@ -49,7 +35,7 @@ struct rig {
 
 static void rig_open(struct rig *rig, void **state)
 {
-    rig->engine = *(const struct kvf_engine **)*state;
+    rig->engine = host_engine(state);
     rig->wake_fd = eventfd(0, EFD_CLOEXEC);
     rig->fd = temporary_file();
     rig->memory = aligned_alloc(PAGE, 16 * PAGE);
@@ -238,10 +224,5 @@ int main(void)
         cmocka_unit_test(turn__asleep_with_a_limit__ends_by_it_or_by_the_eventfd),
         cmocka_unit_test(ring__closed_while_asleep_was_possible__no_write_comes_late),
     };
-    int failed = 0;
-    if (host_runs_pread())
-        failed += cmocka_run_group_tests_name("engine pread", tests, use_twin, NULL);
-    if (host_runs_uring())
-        failed += cmocka_run_group_tests_name("engine io_uring", tests, use_uring, NULL);
-    return failed;
+    return HOST_RUN_TESTS("engine", tests);
 }

@@ -19,9 +19,8 @@
 
 static void init(struct fixture *f, void **state, uint64_t arena_bytes)
 {
-    faulty_init(*(const struct kvf_engine **)*state);
-    fixture_init(f, KVF_STORE_IO_AUTO, arena_bytes);
-    f->engine = &faulty_engine;
+    faulty_init(host_engine(state));
+    fixture_init(f, &faulty_engine, arena_bytes);
 }
 
 #define LENGTH (1500 << 10) /* six pieces of 256 KiB */
@@ -728,7 +727,7 @@ static void open__io_uring_forbidden__auto_reads_plainly_and_uring_says_why(void
 {
     struct fixture f;
     (void)state;
-    fixture_init(&f, KVF_STORE_IO_AUTO, KVF_MIB);
+    fixture_init(&f, NULL, KVF_MIB);
     pid_t pid = fork();
     if (pid == 0)
         _exit(forbidden_child(&f));
@@ -764,11 +763,5 @@ int main(void)
         cmocka_unit_test(open__kernel_cannot_clone__registered_ring_by_ring),
         cmocka_unit_test(open__io_uring_forbidden__auto_reads_plainly_and_uring_says_why),
     };
-    int failed = 0;
-    if (host_runs_pread())
-        failed += cmocka_run_group_tests_name("faults over pread", tests, fixture_use_twin, NULL);
-    if (host_runs_uring())
-        failed +=
-            cmocka_run_group_tests_name("faults over io_uring", tests, fixture_use_uring, NULL);
-    return failed;
+    return HOST_RUN_TESTS("faults", tests);
 }

@@ -27,9 +27,10 @@ static void reclaim(void *context, uint32_t drive, uint32_t segment, uint64_t se
         kvf_store_free(f->store, drive, segment, sequence);
 }
 
-void fixture_init(struct fixture *f, enum kvf_store_io io, uint64_t arena_bytes)
+void fixture_init(struct fixture *f, const struct kvf_engine *engine, uint64_t arena_bytes)
 {
     memset(f, 0, sizeof(*f));
+    f->engine = engine;
     (void)snprintf(f->path, sizeof(f->path), "/tmp/kvf-storage-XXXXXX");
     assert_non_null(mkdtemp(f->path));
     assert_true(kvf_is_ok(kvf_loop_create(&f->loop)));
@@ -44,7 +45,6 @@ void fixture_init(struct fixture *f, enum kvf_store_io io, uint64_t arena_bytes)
         .path_count = 1,
         .capacity_bytes = 16 * KVF_MIB,
         .segment_bytes = 2 * KVF_MIB,
-        .io = io,
         .read_threads = 3,
         .queue_depth = 8,
         .inflight_bytes = 4 * KVF_MIB,
@@ -345,18 +345,4 @@ void fixture_flip(const struct fixture *f, const char *file, uint64_t offset)
     byte ^= 0x10;
     assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
     assert_int_equal(close(fd), 0);
-}
-
-static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
-
-int fixture_use_uring(void **state)
-{
-    *state = &uring;
-    return 0;
-}
-
-int fixture_use_twin(void **state)
-{
-    *state = &twin;
-    return 0;
 }

@@ -20,7 +20,7 @@ struct fixture {
     struct kvf_arena arena;
     const struct kvf_arena *arenas[1];
     struct kvf_store_options options;
-    const struct kvf_engine *engine; /* not NULL: opened with it */
+    const struct kvf_engine *engine; /* opened with it; NULL: as options.io says */
     struct kvf_store *store;
     struct kvf_why why;
     /* what reclaim asked for */
@@ -49,8 +49,8 @@ struct fixture_block {
     bool ended;
 };
 
-/* A directory under TEST_TMPDIR or /tmp; arena_bytes of memory; small segments. Options may be changed before open. */
-void fixture_init(struct fixture *f, enum kvf_store_io io, uint64_t arena_bytes);
+/* A directory under /tmp; arena_bytes of memory; small segments. Options and engine may be changed before open. */
+void fixture_init(struct fixture *f, const struct kvf_engine *engine, uint64_t arena_bytes);
 void fixture_fini(struct fixture *f); /* closes, removes the directory */
 
 struct kvf_status fixture_try_open(struct fixture *f);
@@ -89,9 +89,5 @@ struct kvf_drive_stats fixture_stats(const struct fixture *f);
 /* Damage: change one byte of a file in the directory. */
 void fixture_flip(const struct fixture *f, const char *file, uint64_t offset);
 void fixture_file_path(const struct fixture *f, const char *file, char path[128]);
-
-/* Set-up of a group of tests: *state points to a pointer to the engine that they run on. */
-int fixture_use_uring(void **state);
-int fixture_use_twin(void **state);
 
 #endif

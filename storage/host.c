@@ -1,7 +1,6 @@
 #include "storage/host.h"
 
 #include "base/status.h"
-#include "storage/engine.h"
 
 #include <errno.h>
 #include <liburing.h>
@@ -48,14 +47,30 @@ bool host_runs_pread(void)
     return !host_is("lacks");
 }
 
-enum kvf_store_io host_uring(void)
-{
-    return host_is("no-memlock") ? KVF_STORE_IO_AUTO : KVF_STORE_IO_URING;
-}
-
 bool host_fixes_buffers(void)
 {
     return !host_is("no-memlock") && !lacks("buffers");
+}
+
+/* ---- groups of tests ---- */
+
+static const struct kvf_engine *uring = &kvf_engine_uring, *twin = &kvf_engine_pread;
+
+int host_use_uring(void **state)
+{
+    *state = &uring;
+    return 0;
+}
+
+int host_use_twin(void **state)
+{
+    *state = &twin;
+    return 0;
+}
+
+const struct kvf_engine *host_engine(void *const *state)
+{
+    return *(const struct kvf_engine *const *)*state;
 }
 
 /* ---- kernels without ... ---- */

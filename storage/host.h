@@ -6,7 +6,8 @@
 #ifndef KVFERRY_STORAGE_HOST_H
 #define KVFERRY_STORAGE_HOST_H
 
-#include "storage/storage.h"
+#include "base/test.h"
+#include "storage/engine.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,9 +20,21 @@ extern int64_t host_dio_alignment; /* one of these, 0 (there is none), or bytes 
 bool host_runs_uring(void);
 /* False where only io_uring is different: the suite has run over pread elsewhere. */
 bool host_runs_pread(void);
-/* What a suite over io_uring asks for: AUTO where there may be too little lockable memory for its rings. */
-enum kvf_store_io host_uring(void);
 /* False: too little lockable memory for fixed buffers. */
 bool host_fixes_buffers(void);
+
+/* Set-up of a group of tests: *state points to a pointer to the engine that they run on. */
+int host_use_uring(void **state);
+int host_use_twin(void **state);
+const struct kvf_engine *host_engine(void *const *state);
+
+/* An array of tests, on each engine that this host is to have. The number of those that failed. */
+#define HOST_RUN_TESTS(name, tests)                                                                \
+    ((host_runs_pread()                                                                            \
+          ? cmocka_run_group_tests_name(name " over pread", tests, host_use_twin, NULL)            \
+          : 0) +                                                                                   \
+     (host_runs_uring()                                                                            \
+          ? cmocka_run_group_tests_name(name " over io_uring", tests, host_use_uring, NULL)        \
+          : 0))
 
 #endif

@@ -18,9 +18,8 @@ static struct kvf_read *reads[BLOCKS];
 
 static void init(struct fixture *f, void **state, uint64_t arena_bytes)
 {
-    faulty_init(*(const struct kvf_engine **)*state);
-    fixture_init(f, KVF_STORE_IO_AUTO, arena_bytes);
-    f->engine = &faulty_engine;
+    faulty_init(host_engine(state));
+    fixture_init(f, &faulty_engine, arena_bytes);
 }
 
 static void aim_all(struct fixture *f, unsigned count, uint64_t bytes)
@@ -333,11 +332,5 @@ int main(void)
         cmocka_unit_test(append__equal_blocks_over_two_drives__spread_evenly),
         cmocka_unit_test(append__every_read_hangs__is_written),
     };
-    int failed = 0;
-    if (host_runs_pread())
-        failed += cmocka_run_group_tests_name("order over pread", tests, fixture_use_twin, NULL);
-    if (host_runs_uring())
-        failed +=
-            cmocka_run_group_tests_name("order over io_uring", tests, fixture_use_uring, NULL);
-    return failed;
+    return HOST_RUN_TESTS("order", tests);
 }

@@ -17,7 +17,8 @@ static void open__rings_can_share__one_registration_and_a_clone_each(void **stat
     struct fixture f;
     struct fixture_block block;
     (void)state;
-    fixture_init(&f, KVF_STORE_IO_URING, 2 * KVF_MIB);
+    fixture_init(&f, NULL, 2 * KVF_MIB);
+    f.options.io = KVF_STORE_IO_URING;
     f.options.read_threads = 5;
     fixture_open(&f);
     const char *text = kvf_store_io_text(f.store);
@@ -44,7 +45,8 @@ static void use_arenas(uint64_t arena_bytes, size_t count)
     struct kvf_arena *arenas = calloc(count, sizeof(*arenas));
     const struct kvf_arena **list = calloc(count, sizeof(struct kvf_arena *));
     assert_true(arenas != NULL && list != NULL);
-    fixture_init(&f, KVF_STORE_IO_URING, KVF_MIB);
+    fixture_init(&f, NULL, KVF_MIB);
+    f.options.io = KVF_STORE_IO_URING;
     for (size_t i = 0; i < count; i++) {
         uint64_t bytes = i > 0 && arena_bytes == 1024 * KVF_MIB ? arena_bytes / 4 : arena_bytes;
         assert_true(kvf_is_ok(kvf_arena_create(bytes, (uint32_t)i, false, &arenas[i], &f.why)));
@@ -127,7 +129,8 @@ static void expect_limited(enum kvf_store_io io, rlim_t limit, const char *expec
                            uint64_t registrations)
 {
     struct fixture f;
-    fixture_init(&f, io, 4 * KVF_MIB);
+    fixture_init(&f, NULL, 4 * KVF_MIB);
+    f.options.io = io;
     pid_t pid = fork();
     if (pid == 0)
         _exit(limited_child(&f, limit, expected, registrations));

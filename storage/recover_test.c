@@ -13,11 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static enum kvf_store_io io_of(void **state)
-{
-    return *(enum kvf_store_io *)*state;
-}
-
 /* Every found record reads back as the content of its key. */
 static void expect_all_right(struct fixture *f)
 {
@@ -86,7 +81,7 @@ static void store__killed_in_a_stream_of_appends__every_ended_one_is_there(void 
     struct fixture f;
     static uint64_t told[FIXTURE_FOUND_MAX];
     unsigned count = 0;
-    fixture_init(&f, io_of(state), 4 * KVF_MIB);
+    fixture_init(&f, host_engine(state), 4 * KVF_MIB);
     f.options.capacity_bytes = 512 * KVF_MIB; /* sparse enough that nothing is reclaimed */
     f.options.segment_bytes = 8 * KVF_MIB;
     for (unsigned round = 0; round < 4; round++) {
@@ -145,7 +140,7 @@ static void flip_segment(const struct fixture *f, uint32_t segment, uint64_t off
 
 static void start_open(struct fixture *f, void **state, struct fixture_block *blocks)
 {
-    fixture_init(f, io_of(state), KVF_MIB);
+    fixture_init(f, host_engine(state), KVF_MIB);
     f->options.capacity_bytes = 32 * KVF_MIB;
     fixture_open(f);
     fill(f, blocks);
@@ -265,7 +260,7 @@ static void recover__segment_header_damaged__segment_is_free(void **state)
 static void recover__every_byte_of_a_page_damaged_in_turn__nothing_wrong_is_told(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     f.options.read_threads = 1;
     f.options.segment_bytes = 64 << 10;
     f.options.capacity_bytes = 4 * f.options.segment_bytes;
@@ -355,7 +350,7 @@ static void recover__segment_of_another_store__not_believed(void **state)
 static void recover__groups_of_an_earlier_filling__never_come_back(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), 4 * KVF_MIB);
+    fixture_init(&f, host_engine(state), 4 * KVF_MIB);
     f.options.capacity_bytes = 4 * KVF_MIB; /* two segments */
     f.frees_at_once = true;
     fixture_open(&f);
@@ -462,47 +457,26 @@ static void open__killed_while_it_was_made__is_made_again(void **state)
     fixture_fini(&f);
 }
 
-#define TESTS                                                                                      \
-    cmocka_unit_test(store__killed_in_a_stream_of_appends__every_ended_one_is_there),              \
-        cmocka_unit_test(recover__crashed_store__all_there_and_then_sealed),                       \
-        cmocka_unit_test(close__segment_is_open__sealed_so_that_no_start_scans_it),                \
-        cmocka_unit_test(recover__footer_damaged__found_by_scanning),                              \
-        cmocka_unit_test(recover__index_damaged__found_by_scanning),                               \
-        cmocka_unit_test(recover__payload_damaged_in_the_open_segment__only_that_one_is_gone),     \
-        cmocka_unit_test(recover__group_header_damaged_in_the_open_segment__later_ones_are_found), \
-        cmocka_unit_test(recover__segment_header_damaged__segment_is_free),                        \
-        cmocka_unit_test(recover__every_byte_of_a_page_damaged_in_turn__nothing_wrong_is_told),    \
-        cmocka_unit_test(open__marker_damaged__corrupt_and_untouched),                             \
-        cmocka_unit_test(recover__segment_files_swapped__neither_is_believed),                     \
-        cmocka_unit_test(recover__segment_of_another_store__not_believed),                         \
-        cmocka_unit_test(recover__groups_of_an_earlier_filling__never_come_back),                  \
-        cmocka_unit_test(recover__segment_file_gone_or_cut__the_rest_is_there),                    \
-        cmocka_unit_test(open__older_format__starts_empty_and_says_so),                            \
-        cmocka_unit_test(open__newer_format__refused_and_untouched),                               \
-        cmocka_unit_test(open__killed_while_it_was_made__is_made_again)
-
-static enum kvf_store_io uring = KVF_STORE_IO_URING, twin = KVF_STORE_IO_PREAD;
-
-static int use_uring(void **state)
-{
-    uring = host_uring();
-    *state = &uring;
-    return 0;
-}
-
-static int use_twin(void **state)
-{
-    *state = &twin;
-    return 0;
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TESTS};
-    int failed = 0;
-    if (host_runs_pread())
-        failed += cmocka_run_group_tests_name("recover over pread", tests, use_twin, NULL);
-    if (host_runs_uring())
-        failed += cmocka_run_group_tests_name("recover over io_uring", tests, use_uring, NULL);
-    return failed;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(store__killed_in_a_stream_of_appends__every_ended_one_is_there),
+        cmocka_unit_test(recover__crashed_store__all_there_and_then_sealed),
+        cmocka_unit_test(close__segment_is_open__sealed_so_that_no_start_scans_it),
+        cmocka_unit_test(recover__footer_damaged__found_by_scanning),
+        cmocka_unit_test(recover__index_damaged__found_by_scanning),
+        cmocka_unit_test(recover__payload_damaged_in_the_open_segment__only_that_one_is_gone),
+        cmocka_unit_test(recover__group_header_damaged_in_the_open_segment__later_ones_are_found),
+        cmocka_unit_test(recover__segment_header_damaged__segment_is_free),
+        cmocka_unit_test(recover__every_byte_of_a_page_damaged_in_turn__nothing_wrong_is_told),
+        cmocka_unit_test(open__marker_damaged__corrupt_and_untouched),
+        cmocka_unit_test(recover__segment_files_swapped__neither_is_believed),
+        cmocka_unit_test(recover__segment_of_another_store__not_believed),
+        cmocka_unit_test(recover__groups_of_an_earlier_filling__never_come_back),
+        cmocka_unit_test(recover__segment_file_gone_or_cut__the_rest_is_there),
+        cmocka_unit_test(open__older_format__starts_empty_and_says_so),
+        cmocka_unit_test(open__newer_format__refused_and_untouched),
+        cmocka_unit_test(open__killed_while_it_was_made__is_made_again),
+    };
+    return HOST_RUN_TESTS("recover", tests);
 }

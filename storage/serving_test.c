@@ -21,7 +21,7 @@ static struct fixture_block blocks[COUNT], more[24];
 
 static void start(struct fixture *f, bool crash)
 {
-    fixture_init(f, KVF_STORE_IO_AUTO, 24 * LENGTH);
+    fixture_init(f, NULL, 24 * LENGTH);
     f->frees_at_once = true;
     f->options.capacity_bytes = SEGMENTS * f->options.segment_bytes;
     fixture_open(f);
@@ -280,7 +280,7 @@ static void recover__many_small_records__all_told_once(void **state)
     struct fixture f;
     (void)state;
     for (int crash = 0; crash < 2; crash++) {
-        fixture_init(&f, KVF_STORE_IO_AUTO, AT_ONCE * KVF_PAGE);
+        fixture_init(&f, NULL, AT_ONCE * KVF_PAGE);
         f.options.capacity_bytes = 32 * KVF_MIB;
         fixture_open(&f);
         for (unsigned done = 0; done < MANY; done += AT_ONCE) {

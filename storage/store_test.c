@@ -10,15 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum kvf_store_io io_of(void **state)
-{
-    return *(enum kvf_store_io *)*state;
-}
-
-static void round_trip(enum kvf_store_io io, uint64_t length)
+static void round_trip(const struct kvf_engine *engine, uint64_t length)
 {
     struct fixture f;
-    fixture_init(&f, io, kvf_round_up_page(length) + KVF_MIB);
+    fixture_init(&f, engine, kvf_round_up_page(length) + KVF_MIB);
     f.options.segment_bytes = kvf_round_up_page(length) + KVF_MIB;
     f.options.capacity_bytes = 3 * f.options.segment_bytes;
     f.options.io_bytes = KVF_MIB;
@@ -57,14 +52,14 @@ static void store__block_of_any_length__comes_back_now_and_after_restart(void **
     const uint64_t lengths[] = {1,       4095,    4096,         4097,
                                 1124352, 4497408, 64 * KVF_MIB, KVF_BLOCK_MAX_BYTES};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++)
-        round_trip(io_of(state), lengths[i]);
+        round_trip(host_engine(state), lengths[i]);
 }
 
 static void store__smallest_pieces_of_a_large_block__all_land(void **state)
 {
     struct fixture f;
     uint64_t length = 12 * KVF_MIB + 5;
-    fixture_init(&f, io_of(state), 16 * KVF_MIB);
+    fixture_init(&f, host_engine(state), 16 * KVF_MIB);
     f.options.io_bytes = KVF_PAGE;
     f.options.queue_depth = 1000; /* more than the bitmap of pieces behind a gap holds */
     f.options.segment_bytes = 16 * KVF_MIB;
@@ -85,7 +80,7 @@ static void store__several_sets_at_once__each_byte_right(void **state)
     struct fixture f;
     static struct fixture_block blocks[BLOCKS];
     uint64_t slot = 704 << 10;
-    fixture_init(&f, io_of(state), BLOCKS * slot);
+    fixture_init(&f, host_engine(state), BLOCKS * slot);
     f.options.capacity_bytes = 64 * KVF_MIB;
     fixture_open(&f);
     for (unsigned i = 0; i < BLOCKS; i++)
@@ -123,7 +118,7 @@ static void store__several_sets_at_once__each_byte_right(void **state)
 static void store__set_with_one_bad_read__the_others_are_right(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     fixture_open(&f);
     struct fixture_block blocks[4];
     struct kvf_read *reads[4];
@@ -150,7 +145,7 @@ static void store__set_with_one_bad_read__the_others_are_right(void **state)
 static void read__misaligned_or_outside_its_arena__invalid(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     fixture_open(&f);
     struct fixture_block block;
     assert_int_equal(fixture_put(&f, &block, 1, 5000).code, KVF_OK);
@@ -185,7 +180,7 @@ static void read__misaligned_or_outside_its_arena__invalid(void **state)
 static void append__record_that_cannot_be__invalid_or_too_large_and_counted(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), 4 * KVF_MIB);
+    fixture_init(&f, host_engine(state), 4 * KVF_MIB);
     fixture_open(&f);
     struct fixture_block block;
     fixture_append(&f, &block, 1, 3 * KVF_MIB, 0); /* longer than a segment */
@@ -211,7 +206,7 @@ static void append__record_that_cannot_be__invalid_or_too_large_and_counted(void
 static void store__fuller_than_its_capacity__asks_for_the_oldest_and_goes_on(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     f.frees_at_once = true;
     fixture_open(&f);
     enum { COUNT = 120 }; /* of 300 KiB: more than twice the capacity */
@@ -245,7 +240,7 @@ static void store__fuller_than_its_capacity__asks_for_the_oldest_and_goes_on(voi
 static void store__no_free_segment__appends_wait_until_one_is_given_back(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), 8 * KVF_MIB);
+    fixture_init(&f, host_engine(state), 8 * KVF_MIB);
     f.options.capacity_bytes = 4 * KVF_MIB; /* two segments */
     fixture_open(&f);
     struct fixture_block blocks[3];
@@ -272,7 +267,7 @@ static void store__no_free_segment__appends_wait_until_one_is_given_back(void **
 static void store__restarted_often__keeps_everything(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     struct fixture_block block;
     uint64_t epoch = 0;
     for (unsigned i = 0; i < 6; i++) {
@@ -297,7 +292,7 @@ static void store__restarted_often__keeps_everything(void **state)
 static void store__started_and_stopped_often__ends_clean(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     for (unsigned i = 0; i < 50; i++) {
         fixture_open(&f);
         fixture_close(&f);
@@ -310,7 +305,7 @@ static void store__started_and_stopped_often__ends_clean(void **state)
 static void store__two_drives__share_the_blocks_and_one_set_reads_both(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), 16 * KVF_MIB);
+    fixture_init(&f, host_engine(state), 16 * KVF_MIB);
     char other[] = "/tmp/kvf-storage-XXXXXX";
     assert_non_null(mkdtemp(other));
     const char *paths[] = {f.path, other};
@@ -363,7 +358,7 @@ static void expect_refused(struct fixture *f, enum kvf_code code, const char *wo
 static void open__locked_by_another__busy(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     fixture_open(&f);
     struct kvf_store *second;
     assert_int_equal(kvf_store_open(&f.options, &second, &f.why).code, KVF_BUSY);
@@ -392,7 +387,7 @@ static bool exists(const struct fixture *f, const char *name)
 static void open__foreign_directory__denied_and_untouched(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     touch(&f, "thesis.tex");
     expect_refused(&f, KVF_DENIED, "thesis.tex");
     assert_true(exists(&f, "thesis.tex"));
@@ -405,7 +400,7 @@ static void open__directory_with_lost_and_found__is_empty(void **state)
 {
     struct fixture f;
     char path[128];
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     fixture_file_path(&f, "lost+found", path);
     assert_int_equal(mkdir(path, 0700), 0);
     fixture_open(&f);
@@ -420,7 +415,7 @@ static void open__alignment_of_direct_io__fits_ours_or_is_refused(void **state)
     const int64_t fitting[] = {512, 4096, HOST_DIO_UNKNOWN}, too_large[] = {8192, 65536, 3000};
     struct fixture f;
     struct fixture_block block;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     for (size_t i = 0; i < 3; i++) {
         host_dio_alignment = too_large[i];
         char bytes[16];
@@ -444,7 +439,7 @@ static void open__alignment_of_direct_io__fits_ours_or_is_refused(void **state)
 static void open__impossible_options__said_in_words(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     struct kvf_store_options good = f.options;
     f.options.capacity_bytes = 3 * KVF_MIB;
     expect_refused(&f, KVF_INVALID, "capacity");
@@ -473,7 +468,7 @@ static void open__another_capacity__grows_but_does_not_shrink(void **state)
 {
     struct fixture f;
     struct fixture_block block;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     fixture_open(&f);
     assert_int_equal(fixture_put(&f, &block, 1, 5000).code, KVF_OK);
     fixture_close(&f);
@@ -498,7 +493,7 @@ static void open__no_segment_size__keeps_that_of_the_store_when_it_grows(void **
 {
     struct fixture f;
     struct fixture_block block;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    fixture_init(&f, host_engine(state), KVF_MIB);
     f.options.segment_bytes = 0;
     f.options.capacity_bytes = 512 * KVF_MIB;
     fixture_open(&f);
@@ -517,7 +512,7 @@ static void open__no_segment_size__two_of_the_largest_blocks_share_a_segment(voi
 {
     struct fixture f;
     static struct fixture_block blocks[2];
-    fixture_init(&f, io_of(state), KVF_BLOCK_MAX_BYTES);
+    fixture_init(&f, host_engine(state), KVF_BLOCK_MAX_BYTES);
     f.options.segment_bytes = 0;
     f.options.capacity_bytes = 1024 * KVF_MIB;
     fixture_open(&f);
@@ -530,10 +525,12 @@ static void open__no_segment_size__two_of_the_largest_blocks_share_a_segment(voi
 static void open__io_text__names_the_engine(void **state)
 {
     struct fixture f;
-    fixture_init(&f, io_of(state), KVF_MIB);
+    bool pread = host_engine(state) == &kvf_engine_pread;
+    fixture_init(&f, NULL, KVF_MIB);
+    f.options.io = pread ? KVF_STORE_IO_PREAD : KVF_STORE_IO_AUTO;
     fixture_open(&f);
     const char *text = kvf_store_io_text(f.store);
-    if (io_of(state) == KVF_STORE_IO_PREAD) {
+    if (pread) {
         assert_non_null(strstr(text, "pread"));
         assert_int_equal(fixture_stats(&f).registrations, 0);
     } else {
@@ -544,50 +541,29 @@ static void open__io_text__names_the_engine(void **state)
     fixture_fini(&f);
 }
 
-#define TESTS                                                                                      \
-    cmocka_unit_test(store__block_of_any_length__comes_back_now_and_after_restart),                \
-        cmocka_unit_test(store__smallest_pieces_of_a_large_block__all_land),                       \
-        cmocka_unit_test(store__several_sets_at_once__each_byte_right),                            \
-        cmocka_unit_test(store__set_with_one_bad_read__the_others_are_right),                      \
-        cmocka_unit_test(read__misaligned_or_outside_its_arena__invalid),                          \
-        cmocka_unit_test(append__record_that_cannot_be__invalid_or_too_large_and_counted),         \
-        cmocka_unit_test(store__fuller_than_its_capacity__asks_for_the_oldest_and_goes_on),        \
-        cmocka_unit_test(store__no_free_segment__appends_wait_until_one_is_given_back),            \
-        cmocka_unit_test(store__restarted_often__keeps_everything),                                \
-        cmocka_unit_test(store__started_and_stopped_often__ends_clean),                            \
-        cmocka_unit_test(store__two_drives__share_the_blocks_and_one_set_reads_both),              \
-        cmocka_unit_test(open__locked_by_another__busy),                                           \
-        cmocka_unit_test(open__foreign_directory__denied_and_untouched),                           \
-        cmocka_unit_test(open__directory_with_lost_and_found__is_empty),                           \
-        cmocka_unit_test(open__alignment_of_direct_io__fits_ours_or_is_refused),                   \
-        cmocka_unit_test(open__impossible_options__said_in_words),                                 \
-        cmocka_unit_test(open__another_capacity__grows_but_does_not_shrink),                       \
-        cmocka_unit_test(open__no_segment_size__keeps_that_of_the_store_when_it_grows),            \
-        cmocka_unit_test(open__no_segment_size__two_of_the_largest_blocks_share_a_segment),        \
-        cmocka_unit_test(open__io_text__names_the_engine)
-
-static enum kvf_store_io uring = KVF_STORE_IO_URING, twin = KVF_STORE_IO_PREAD;
-
-static int use_uring(void **state)
-{
-    uring = host_uring();
-    *state = &uring;
-    return 0;
-}
-
-static int use_twin(void **state)
-{
-    *state = &twin;
-    return 0;
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TESTS};
-    int failed = 0;
-    if (host_runs_pread())
-        failed += cmocka_run_group_tests_name("store over pread", tests, use_twin, NULL);
-    if (host_runs_uring())
-        failed += cmocka_run_group_tests_name("store over io_uring", tests, use_uring, NULL);
-    return failed;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(store__block_of_any_length__comes_back_now_and_after_restart),
+        cmocka_unit_test(store__smallest_pieces_of_a_large_block__all_land),
+        cmocka_unit_test(store__several_sets_at_once__each_byte_right),
+        cmocka_unit_test(store__set_with_one_bad_read__the_others_are_right),
+        cmocka_unit_test(read__misaligned_or_outside_its_arena__invalid),
+        cmocka_unit_test(append__record_that_cannot_be__invalid_or_too_large_and_counted),
+        cmocka_unit_test(store__fuller_than_its_capacity__asks_for_the_oldest_and_goes_on),
+        cmocka_unit_test(store__no_free_segment__appends_wait_until_one_is_given_back),
+        cmocka_unit_test(store__restarted_often__keeps_everything),
+        cmocka_unit_test(store__started_and_stopped_often__ends_clean),
+        cmocka_unit_test(store__two_drives__share_the_blocks_and_one_set_reads_both),
+        cmocka_unit_test(open__locked_by_another__busy),
+        cmocka_unit_test(open__foreign_directory__denied_and_untouched),
+        cmocka_unit_test(open__directory_with_lost_and_found__is_empty),
+        cmocka_unit_test(open__alignment_of_direct_io__fits_ours_or_is_refused),
+        cmocka_unit_test(open__impossible_options__said_in_words),
+        cmocka_unit_test(open__another_capacity__grows_but_does_not_shrink),
+        cmocka_unit_test(open__no_segment_size__keeps_that_of_the_store_when_it_grows),
+        cmocka_unit_test(open__no_segment_size__two_of_the_largest_blocks_share_a_segment),
+        cmocka_unit_test(open__io_text__names_the_engine),
+    };
+    return HOST_RUN_TESTS("store", tests);
 }

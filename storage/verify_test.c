@@ -52,7 +52,7 @@ static struct finding verify(struct fixture *f)
 
 static void start(struct fixture *f)
 {
-    fixture_init(f, KVF_STORE_IO_AUTO, KVF_MIB);
+    fixture_init(f, NULL, KVF_MIB);
     f->options.capacity_bytes = 32 * KVF_MIB;
     fixture_open(f);
     for (unsigned i = 0; i < COUNT; i++)
@@ -276,7 +276,7 @@ static void verify__no_store_there__refused_and_nothing_made(void **state)
     char path[128];
     struct stat file;
     (void)state;
-    fixture_init(&f, KVF_STORE_IO_AUTO, KVF_MIB);
+    fixture_init(&f, NULL, KVF_MIB);
     assert_int_equal(verify(&f).status.code, KVF_INVALID);
     fixture_file_path(&f, "kvferry.store", path);
     assert_int_equal(stat(path, &file), -1);
