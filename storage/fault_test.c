@@ -6,15 +6,9 @@
 #include "storage/host.h"
 
 #include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static void init(struct fixture *f, void **state, uint64_t arena_bytes)
@@ -643,101 +637,6 @@ static void write__one_of_two_drives_fails__the_other_takes_what_was_queued(void
     fixture_fini(&f);
 }
 
-/* ---- opening ---- */
-
-static void open__fails_at_each_step__nothing_is_left(void **state)
-{
-    for (int at = 1; at <= 4; at++) { /* three readers and the writer */
-        struct fixture f;
-        init(&f, state, KVF_MIB);
-        faults.open_fails_at = at;
-        assert_int_equal(fixture_try_open(&f).code, KVF_NO_MEMORY);
-        assert_true(strlen(f.why.text) > 0);
-        assert_int_equal(rmdir(f.path), 0); /* only an empty directory goes */
-        fixture_fini(&f);
-    }
-}
-
-static void open__no_memory_to_lock__plain_buffers_and_the_remedy(void **state)
-{
-    struct fixture f;
-    struct fixture_block block;
-    init(&f, state, 2 * KVF_MIB);
-    faults.fix_error = -ENOMEM;
-    fixture_open(&f);
-    assert_non_null(strstr(kvf_store_io_text(f.store), "RLIMIT_MEMLOCK"));
-    assert_non_null(strstr(kvf_store_io_text(f.store), " MiB"));
-    assert_int_equal(fixture_stats(&f).registrations, 0);
-    assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
-    assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
-    fixture_fini(&f);
-}
-
-/* Where rings cannot share one registration each has its own, and so each pins the pool. */
-static void open__kernel_cannot_clone__registered_ring_by_ring(void **state)
-{
-    struct fixture f;
-    struct fixture_block block;
-    init(&f, state, 2 * KVF_MIB);
-    faults.no_clone = true;
-    fixture_open(&f);
-    bool fixes = strstr(kvf_store_io_text(f.store), "fixed buffers") != NULL;
-    assert_int_equal(fixes, faults.inner == &kvf_engine_uring && host_fixes_buffers());
-    assert_int_equal(fixture_stats(&f).registrations, fixes ? 3 : 0);
-    assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
-    assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
-    fixture_fini(&f);
-}
-
-/* io_uring_setup says EPERM from here on, as under a container's seccomp profile. */
-static void forbid_uring(void)
-{
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {.len = 4, .filter = code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        _exit(10);
-}
-
-static int forbidden_child(struct fixture *f)
-{
-    struct fixture_block block;
-    forbid_uring();
-    f->options.io = KVF_STORE_IO_URING;
-    if (fixture_try_open(f).code != KVF_UNSUPPORTED)
-        return 11;
-    if (strstr(f->why.text, "seccomp") == NULL)
-        return 12;
-    f->options.io = KVF_STORE_IO_AUTO;
-    fixture_open(f);
-    if (strstr(kvf_store_io_text(f->store), "pread: io_uring is forbidden") == NULL)
-        return 13;
-    if (!kvf_is_ok(fixture_put(f, &block, 1, 5000)) || !kvf_is_ok(fixture_get(f, &block, 5000)))
-        return 14;
-    fixture_close(f);
-    return 0;
-}
-
-static void open__io_uring_forbidden__auto_reads_plainly_and_uring_says_why(void **state)
-{
-    struct fixture f;
-    (void)state;
-    fixture_init(&f, NULL, KVF_MIB);
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(forbidden_child(&f));
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-    fixture_fini(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -758,10 +657,6 @@ int main(void)
         cmocka_unit_test(write__cause_of_a_failure_goes__writable_again_and_nothing_lost),
         cmocka_unit_test(write__service_fails_for_a_while__segments_come_back),
         cmocka_unit_test(write__one_of_two_drives_fails__the_other_takes_what_was_queued),
-        cmocka_unit_test(open__fails_at_each_step__nothing_is_left),
-        cmocka_unit_test(open__no_memory_to_lock__plain_buffers_and_the_remedy),
-        cmocka_unit_test(open__kernel_cannot_clone__registered_ring_by_ring),
-        cmocka_unit_test(open__io_uring_forbidden__auto_reads_plainly_and_uring_says_why),
     };
     return HOST_RUN_TESTS("faults", tests);
 }

@@ -3,11 +3,9 @@
 #include "storage/fixture.h"
 #include "storage/host.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static void round_trip(const struct kvf_engine *engine, uint64_t length)
@@ -344,203 +342,6 @@ static void store__two_drives__share_the_blocks_and_one_set_reads_both(void **st
     fixture_fini(&f);
 }
 
-/* ---- opening ---- */
-
-static void expect_refused(struct fixture *f, enum kvf_code code, const char *word)
-{
-    struct kvf_status status = fixture_try_open(f);
-    assert_int_equal(status.code, code);
-    if (strstr(f->why.text, word) == NULL)
-        fail_msg("'%s' is not in '%s'", word, f->why.text);
-    assert_null(f->store);
-}
-
-static void open__locked_by_another__busy(void **state)
-{
-    struct fixture f;
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    fixture_open(&f);
-    struct kvf_store *second;
-    assert_int_equal(kvf_store_open(&f.options, &second, &f.why).code, KVF_BUSY);
-    assert_non_null(strstr(f.why.text, f.path));
-    struct fixture_block block;
-    assert_int_equal(fixture_put(&f, &block, 1, 1).code, KVF_OK);
-    fixture_fini(&f);
-}
-
-static void touch(const struct fixture *f, const char *name)
-{
-    char path[128];
-    fixture_file_path(f, name, path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(close(fd), 0);
-}
-
-static bool exists(const struct fixture *f, const char *name)
-{
-    char path[128];
-    fixture_file_path(f, name, path);
-    return access(path, F_OK) == 0;
-}
-
-static void open__foreign_directory__denied_and_untouched(void **state)
-{
-    struct fixture f;
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    touch(&f, "thesis.tex");
-    expect_refused(&f, KVF_DENIED, "thesis.tex");
-    assert_true(exists(&f, "thesis.tex"));
-    assert_false(exists(&f, "kvferry.store"));
-    assert_false(exists(&f, "segment-00000"));
-    fixture_fini(&f);
-}
-
-static void open__directory_with_lost_and_found__is_empty(void **state)
-{
-    struct fixture f;
-    char path[128];
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    fixture_file_path(&f, "lost+found", path);
-    assert_int_equal(mkdir(path, 0700), 0);
-    fixture_open(&f);
-    assert_int_equal(kvf_store_segment_count(f.store, 0), 8);
-    assert_true(exists(&f, "segment-00007"));
-    fixture_fini(&f);
-}
-
-/* What the kernel names as the alignment of direct I/O decides; ours is 4 KiB throughout. */
-static void open__alignment_of_direct_io__fits_ours_or_is_refused(void **state)
-{
-    const int64_t fitting[] = {512, 4096, HOST_DIO_UNKNOWN}, too_large[] = {8192, 65536, 3000};
-    struct fixture f;
-    struct fixture_block block;
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    for (size_t i = 0; i < 3; i++) {
-        host_dio_alignment = too_large[i];
-        char bytes[16];
-        (void)snprintf(bytes, sizeof(bytes), "%d bytes", (int)too_large[i]);
-        expect_refused(&f, KVF_UNSUPPORTED, bytes);
-        assert_false(exists(&f, "kvferry.store") || exists(&f, "segment-00000"));
-    }
-    for (size_t i = 0; i < 4; i++) {
-        host_dio_alignment = i < 3 ? fitting[i] : 0; /* 0: the filesystem has no direct I/O */
-        fixture_open(&f);
-        assert_int_equal(f.store->drives[0].direct, i < 3);
-        assert_int_equal(strstr(kvf_store_io_text(f.store), "page cache") != NULL, i == 3);
-        assert_int_equal(fixture_put(&f, &block, i, 70000).code, KVF_OK);
-        assert_int_equal(fixture_get(&f, &block, 70000).code, KVF_OK);
-        fixture_close(&f);
-    }
-    host_dio_alignment = HOST_DIO_AS_IT_IS;
-    fixture_fini(&f);
-}
-
-static void open__impossible_options__said_in_words(void **state)
-{
-    struct fixture f;
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    struct kvf_store_options good = f.options;
-    f.options.capacity_bytes = 3 * KVF_MIB;
-    expect_refused(&f, KVF_INVALID, "capacity");
-    f.options = good;
-    f.options.queue_depth = 5000;
-    expect_refused(&f, KVF_INVALID, "4096");
-    f.options = good;
-    f.options.io_bytes = 5000;
-    expect_refused(&f, KVF_INVALID, "4 KiB");
-    f.options = good;
-    f.paths[0] = "/tmp/kvf-storage-does-not-exist";
-    expect_refused(&f, KVF_IO, "does-not-exist");
-    f.paths[0] = "/proc/self/status";
-    expect_refused(&f, KVF_IO, "/proc/self/status");
-    f.paths[0] = f.path;
-    f.options.segment_bytes = UINT64_C(1)
-                              << 39; /* more than any drive has; refused before any is taken */
-    f.options.capacity_bytes = UINT64_C(1) << 42;
-    expect_refused(&f, KVF_NO_SPACE, "capacity");
-    assert_false(exists(&f, "kvferry.store"));
-    assert_false(exists(&f, "segment-00000"));
-    fixture_fini(&f);
-}
-
-static void open__another_capacity__grows_but_does_not_shrink(void **state)
-{
-    struct fixture f;
-    struct fixture_block block;
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    fixture_open(&f);
-    assert_int_equal(fixture_put(&f, &block, 1, 5000).code, KVF_OK);
-    fixture_close(&f);
-    f.options.capacity_bytes = 20 * KVF_MIB;
-    fixture_open(&f);
-    assert_int_equal(f.found_count, 1);
-    assert_int_equal(kvf_store_segment_count(f.store, 0), 10);
-    assert_int_equal(fixture_get(&f, &block, 5000).code, KVF_OK);
-    fixture_close(&f);
-    f.options.capacity_bytes = 18 * KVF_MIB;
-    expect_refused(&f, KVF_INVALID, "shrink");
-    f.options.capacity_bytes = 20 * KVF_MIB;
-    f.options.segment_bytes = KVF_MIB;
-    expect_refused(&f, KVF_INVALID, "segments of");
-    f.options.segment_bytes = 2 * KVF_MIB;
-    fixture_open(&f);
-    assert_int_equal(f.found_count, 1);
-    fixture_fini(&f);
-}
-
-static void open__no_segment_size__keeps_that_of_the_store_when_it_grows(void **state)
-{
-    struct fixture f;
-    struct fixture_block block;
-    fixture_init(&f, host_engine(state), KVF_MIB);
-    f.options.segment_bytes = 0;
-    f.options.capacity_bytes = 512 * KVF_MIB;
-    fixture_open(&f);
-    assert_int_equal(kvf_store_segment_count(f.store, 0), 3); /* of 170 MiB, not 2 of 256 */
-    assert_int_equal(fixture_put(&f, &block, 1, 5000).code, KVF_OK);
-    fixture_close(&f);
-    f.options.capacity_bytes = 700 * KVF_MIB; /* alone it would be 3 of 233 MiB */
-    fixture_open(&f);
-    assert_int_equal(kvf_store_segment_count(f.store, 0), 4);
-    assert_int_equal(f.found_count, 1);
-    assert_int_equal(fixture_get(&f, &block, 5000).code, KVF_OK);
-    fixture_fini(&f);
-}
-
-static void open__no_segment_size__two_of_the_largest_blocks_share_a_segment(void **state)
-{
-    struct fixture f;
-    static struct fixture_block blocks[2];
-    fixture_init(&f, host_engine(state), KVF_BLOCK_MAX_BYTES);
-    f.options.segment_bytes = 0;
-    f.options.capacity_bytes = 1024 * KVF_MIB;
-    fixture_open(&f);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(fixture_put(&f, &blocks[i], i, KVF_BLOCK_MAX_BYTES).code, KVF_OK);
-    assert_int_equal(blocks[0].location.segment, blocks[1].location.segment);
-    fixture_fini(&f);
-}
-
-static void open__io_text__names_the_engine(void **state)
-{
-    struct fixture f;
-    bool pread = host_engine(state) == &kvf_engine_pread;
-    fixture_init(&f, NULL, KVF_MIB);
-    f.options.io = pread ? KVF_STORE_IO_PREAD : KVF_STORE_IO_AUTO;
-    fixture_open(&f);
-    const char *text = kvf_store_io_text(f.store);
-    if (pread) {
-        assert_non_null(strstr(text, "pread"));
-        assert_int_equal(fixture_stats(&f).registrations, 0);
-    } else {
-        assert_non_null(strstr(text, "io_uring"));
-        bool fixed = strstr(text, "fixed") != NULL;
-        assert_int_equal(fixture_stats(&f).registrations > 0, fixed);
-    }
-    fixture_fini(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -555,15 +356,6 @@ int main(void)
         cmocka_unit_test(store__restarted_often__keeps_everything),
         cmocka_unit_test(store__started_and_stopped_often__ends_clean),
         cmocka_unit_test(store__two_drives__share_the_blocks_and_one_set_reads_both),
-        cmocka_unit_test(open__locked_by_another__busy),
-        cmocka_unit_test(open__foreign_directory__denied_and_untouched),
-        cmocka_unit_test(open__directory_with_lost_and_found__is_empty),
-        cmocka_unit_test(open__alignment_of_direct_io__fits_ours_or_is_refused),
-        cmocka_unit_test(open__impossible_options__said_in_words),
-        cmocka_unit_test(open__another_capacity__grows_but_does_not_shrink),
-        cmocka_unit_test(open__no_segment_size__keeps_that_of_the_store_when_it_grows),
-        cmocka_unit_test(open__no_segment_size__two_of_the_largest_blocks_share_a_segment),
-        cmocka_unit_test(open__io_text__names_the_engine),
     };
     return HOST_RUN_TESTS("store", tests);
 }
