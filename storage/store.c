@@ -25,7 +25,6 @@ static struct kvf_status invalid(struct kvf_why *why, const char *text)
     return kvf_why_set(why, kvf_fail(KVF_MODULE_STORAGE, KVF_INVALID, 0), "%s", text);
 }
 
-/* Fill in the defaults and refuse what cannot be. */
 /* Three segments where they fit, so that a small drive keeps most of what it holds while one is being freed. */
 static uint64_t default_segment_bytes(uint64_t capacity_bytes)
 {
@@ -34,6 +33,7 @@ static uint64_t default_segment_bytes(uint64_t capacity_bytes)
     return bytes > LEAST_SEGMENT_BYTES ? bytes : LEAST_SEGMENT_BYTES;
 }
 
+/* Fill in the defaults and refuse what cannot be. */
 static struct kvf_status settle_options(const struct kvf_store_options *asked,
                                         struct kvf_store_options *options, struct kvf_why *why)
 {
