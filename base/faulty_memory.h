@@ -1,4 +1,4 @@
-/* For tests of what happens when memory is out: every malloc, calloc and realloc of the program that links this is
+/* For tests of what happens when memory is out: every malloc, calloc, realloc and aligned_alloc of the program that links this is
  * counted, and fails where a test says so. */
 #ifndef KVFERRY_BASE_FAULTY_MEMORY_H
 #define KVFERRY_BASE_FAULTY_MEMORY_H

@@ -71,6 +71,12 @@ struct kvf_engine {
 };
 
 extern const struct kvf_engine kvf_engine_uring;
-extern const struct kvf_engine kvf_engine_pread;
+extern const struct kvf_engine
+    kvf_engine_pread; /* its rings belong to no thread, and never break */
+
+/* Close a broken ring and open another of its engine. Where that fails, `spare` (of kvf_engine_pread) is taken, and NULL
+ * from then on: whoever opened it beforehand needs no memory now. */
+struct kvf_ring *kvf_ring_replace(struct kvf_ring *broken, unsigned entries, int wake_fd,
+                                  struct kvf_ring **spare);
 
 #endif

@@ -1,5 +1,6 @@
 /* What storage does when the operating system does not do as asked: a faulty engine stands in front of each real one. */
 #include "base/crc32c.h"
+#include "base/faulty_memory.h"
 #include "base/test.h"
 #include "storage/faulty.h"
 #include "storage/fixture.h"
@@ -203,6 +204,32 @@ static void read__ring_fails_at_any_piece__goes_on_in_another_ring(void **state)
         assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
         assert_int_equal(atomic_load(&faults.breaks), at + 1);
     }
+    fixture_fini(&f);
+}
+
+/* The reader's ring fails, and then the writer's; neither gets another one, nor any memory. */
+static void ring__fails_and_no_other_can_be_opened__goes_on_by_pread(void **state)
+{
+    struct fixture f;
+    struct fixture_block block;
+    init(&f, state, 2 * KVF_MIB);
+    f.options.read_threads = 1;
+    fixture_open(&f);
+    assert_int_equal(fixture_put(&f, &block, 1, LENGTH).code, KVF_OK);
+    const enum kvf_io_kind kinds[] = {KVF_IO_READ, KVF_IO_WRITE};
+    for (size_t i = 0; i < 2; i++) {
+        faulty_arm((struct plan){
+            .kind = kinds[i], .first = 1, .count = 1, .fd = -1, .fault = FAULT_BREAK});
+        faults.open_fails_at = faults.opens + 1;
+        faulty_memory_fail_all(true);
+        if (kinds[i] == KVF_IO_WRITE)
+            assert_int_equal(fixture_put(&f, &block, 2, LENGTH).code, KVF_OK);
+        assert_int_equal(fixture_get(&f, &block, LENGTH).code, KVF_OK);
+        faulty_memory_fail_all(false);
+        assert_int_equal(faults.opens, faults.open_fails_at);
+    }
+    fixture_reopen(&f);
+    assert_int_equal(f.found_count, 2);
     fixture_fini(&f);
 }
 
@@ -647,6 +674,7 @@ int main(void)
         cmocka_unit_test(read__error_at_any_piece__ends_that_read_only),
         cmocka_unit_test(read__one_piece_hangs__others_pass_it),
         cmocka_unit_test(read__ring_fails_at_any_piece__goes_on_in_another_ring),
+        cmocka_unit_test(ring__fails_and_no_other_can_be_opened__goes_on_by_pread),
         cmocka_unit_test(read__faults_at_a_rate__no_wrong_byte_and_counted_exactly),
         cmocka_unit_test(write__faults_at_a_rate__all_durable),
         cmocka_unit_test(read__misdirected_to_another_record__not_the_checksum_asked_for),

@@ -42,6 +42,7 @@ struct kvf_reader {
     bool started;
     int wake_fd;
     struct kvf_ring *ring;
+    struct kvf_ring *spare;    /* for when it breaks */
     struct read_piece *pieces; /* all */
     struct read_piece *idle;   /* linked by next */
     struct read_piece *again;  /* to be given to the ring once more; linked by next */
@@ -376,12 +377,8 @@ static void fix_buffers(struct kvf_reader *reader)
 /* A ring that failed as a whole is empty by now: open another, or do without io_uring. */
 static void replace_ring(struct kvf_reader *reader)
 {
-    struct kvf_ring *fresh = NULL;
-    reader->ring->engine->close(reader->ring);
-    reader->fixed = false;
-    if (reader->store->engine->open(reader->all->pieces_each, reader->wake_fd, &fresh) != 0)
-        kvf_assert(kvf_engine_pread.open(1, reader->wake_fd, &fresh) == 0);
-    reader->ring = fresh;
+    reader->ring =
+        kvf_ring_replace(reader->ring, reader->all->pieces_each, reader->wake_fd, &reader->spare);
     fix_buffers(reader);
 }
 
@@ -493,6 +490,8 @@ static struct kvf_status start_reader(struct kvf_readers *all, unsigned number)
     reader->wake_fd = eventfd(0, EFD_CLOEXEC);
     if (reader->pieces == NULL || reader->wake_fd < 0)
         return kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, errno);
+    if (kvf_engine_pread.open(1, reader->wake_fd, &reader->spare) != 0)
+        return kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, ENOMEM);
     for (unsigned i = 0; i < all->pieces_each; i++) {
         reader->pieces[i].next = reader->idle;
         reader->idle = &reader->pieces[i];
@@ -565,6 +564,7 @@ void kvf_readers_stop(struct kvf_readers *all)
             (void)pthread_join(reader->thread, NULL);
             (void)sem_destroy(&reader->ready);
         }
+        kvf_engine_pread.close(reader->spare);
         if (reader->wake_fd >= 0)
             (void)close(reader->wake_fd);
         free(reader->pieces);

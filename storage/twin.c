@@ -126,3 +126,16 @@ const struct kvf_engine kvf_engine_pread = {
     .is_broken = twin_is_broken,
     .close = twin_close,
 };
+
+struct kvf_ring *kvf_ring_replace(struct kvf_ring *broken, unsigned entries, int wake_fd,
+                                  struct kvf_ring **spare)
+{
+    const struct kvf_engine *engine = broken->engine;
+    struct kvf_ring *fresh = NULL;
+    engine->close(broken);
+    if (engine->open(entries, wake_fd, &fresh) == 0)
+        return fresh;
+    fresh = *spare;
+    *spare = NULL;
+    return fresh;
+}

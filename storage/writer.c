@@ -38,6 +38,7 @@ struct kvf_writer {
     bool started;
     int wake_fd;
     struct kvf_ring *ring;
+    struct kvf_ring *spare; /* for when it breaks */
     int open_error;
     sem_t ready;
     struct kvf_spool *spools;
@@ -327,14 +328,9 @@ static int prepare_sleep(struct kvf_writer *writer, bool *end)
     return news || writer->gathered ? KVF_WAIT_NOT : wait_ms;
 }
 
-static void replace_ring(struct kvf_writer *writer)
+static unsigned ring_entries(const struct kvf_writer *writer)
 {
-    struct kvf_ring *fresh = NULL;
-    unsigned entries = (unsigned)(PIECES_PER_DRIVE * writer->store->drive_count);
-    writer->ring->engine->close(writer->ring);
-    if (writer->store->engine->open(entries, writer->wake_fd, &fresh) != 0)
-        kvf_assert(kvf_engine_pread.open(1, writer->wake_fd, &fresh) == 0);
-    writer->ring = fresh;
+    return (unsigned)(PIECES_PER_DRIVE * writer->store->drive_count);
 }
 
 static void serve(struct kvf_writer *writer)
@@ -353,15 +349,16 @@ static void serve(struct kvf_writer *writer)
         for (unsigned i = 0; i < count; i++)
             handle(writer, done[i]);
         if (writer->ring->engine->is_broken(writer->ring))
-            replace_ring(writer);
+            writer->ring = kvf_ring_replace(writer->ring, ring_entries(writer), writer->wake_fd,
+                                            &writer->spare);
     }
 }
 
 static void *run_writer(void *context)
 {
     struct kvf_writer *writer = context;
-    unsigned entries = (unsigned)(PIECES_PER_DRIVE * writer->store->drive_count);
-    writer->open_error = writer->store->engine->open(entries, writer->wake_fd, &writer->ring);
+    writer->open_error =
+        writer->store->engine->open(ring_entries(writer), writer->wake_fd, &writer->ring);
     bool failed = writer->open_error != 0;
     (void)sem_post(&writer->ready);
     if (failed)
@@ -382,7 +379,7 @@ static bool writer_init(struct kvf_writer *writer)
     if (writer->staging != NULL)
         (void)madvise(writer->staging, staging_bytes, MADV_HUGEPAGE);
     if (writer->spools == NULL || writer->writes == NULL || writer->staging == NULL ||
-        writer->wake_fd < 0)
+        writer->wake_fd < 0 || kvf_engine_pread.open(1, writer->wake_fd, &writer->spare) != 0)
         return false;
     for (size_t i = 0; i < PIECES_PER_DRIVE * drives; i++) {
         writer->writes[i].staging = writer->staging + i * KVF_PIECE_BYTES;
@@ -434,6 +431,7 @@ void kvf_writer_stop(struct kvf_writer *writer)
     }
     for (size_t i = 0; writer->spools != NULL && i < writer->store->drive_count; i++)
         kvf_spool_fini(&writer->spools[i]);
+    kvf_engine_pread.close(writer->spare);
     if (writer->wake_fd >= 0)
         (void)close(writer->wake_fd);
     free(writer->spools);
