@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 enum kvf_segment_state {
     KVF_SEGMENT_FREE = 0, /* holds nothing; the writer may take it */
@@ -120,6 +121,15 @@ static inline struct kvf_status kvf_io_status(int error)
 {
     bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
     return kvf_fail(KVF_MODULE_STORAGE, full ? KVF_NO_SPACE : KVF_IO, error);
+}
+
+/* What ended for want of memory deep inside has said nothing. Returns the status. */
+static inline struct kvf_status kvf_say_no_memory(struct kvf_status status, struct kvf_why *why)
+{
+    if (status.code != KVF_NO_MEMORY || why == NULL || why->text[0] != '\0')
+        return status;
+    return kvf_why_set(why, status, "the SSD store cannot be opened: %s",
+                       strerror(status.detail != 0 ? status.detail : ENOMEM));
 }
 
 #endif

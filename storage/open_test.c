@@ -1,4 +1,5 @@
 /* Opening a store: what is refused, what is made of what is there, which engine it gets. On both engines. */
+#include "base/faulty_memory.h"
 #include "base/test.h"
 #include "storage/faulty.h"
 #include "storage/fixture.h"
@@ -232,6 +233,31 @@ static void open__fails_at_each_step__nothing_is_left(void **state)
     }
 }
 
+/* Until an open with its recovery needs no further allocation. */
+static void open__no_memory_at_each_step__said_and_nothing_is_left(void **state)
+{
+    unsigned refused = 0, nth = 1;
+    for (bool failed = true; failed; nth++) {
+        struct fixture f;
+        fixture_init(&f, host_engine(state), KVF_MIB);
+        faulty_memory_fail_at(nth);
+        struct kvf_status status = fixture_try_open(&f);
+        if (kvf_is_ok(status))
+            status = fixture_start_recovery(&f);
+        failed = faulty_memory_failed();
+        faulty_memory_fail_at(0);
+        if (!kvf_is_ok(status)) {
+            assert_int_equal(status.code, KVF_NO_MEMORY);
+            assert_true(strlen(f.why.text) > 0);
+            refused++;
+        }
+        if (f.store == NULL)
+            assert_int_equal(rmdir(f.path), 0);
+        fixture_fini(&f);
+    }
+    assert_true(refused > 10);
+}
+
 static void open__no_memory_to_lock__plain_buffers_and_the_remedy(void **state)
 {
     struct fixture f;
@@ -327,6 +353,7 @@ int main(void)
         cmocka_unit_test(open__no_segment_size__two_of_the_largest_blocks_share_a_segment),
         cmocka_unit_test(open__io_text__names_the_engine),
         cmocka_unit_test(open__fails_at_each_step__nothing_is_left),
+        cmocka_unit_test(open__no_memory_at_each_step__said_and_nothing_is_left),
         cmocka_unit_test(open__no_memory_to_lock__plain_buffers_and_the_remedy),
         cmocka_unit_test(open__kernel_cannot_clone__registered_ring_by_ring),
         cmocka_unit_test(open__io_uring_forbidden__auto_reads_plainly_and_uring_says_why),

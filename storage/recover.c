@@ -389,7 +389,7 @@ struct kvf_status kvf_recover_start(struct kvf_store *store, struct kvf_recovery
     struct kvf_recovering *recovering = calloc(1, sizeof(*recovering));
     struct kvf_status status = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
     if (recovering == NULL)
-        return status;
+        return kvf_say_no_memory(status, why);
     recovering->store = store;
     recovering->recovery = recovery;
     recovering->start_ns = kvf_clock_now_ns();
@@ -403,7 +403,7 @@ struct kvf_status kvf_recover_start(struct kvf_store *store, struct kvf_recovery
     }
     if (!kvf_is_ok(status)) {
         free_recovering(recovering);
-        return status;
+        return kvf_say_no_memory(status, why);
     }
     store->recovering = recovering;
     return kvf_ok();

@@ -276,6 +276,8 @@ static struct kvf_status open_with(const struct kvf_store_options *asked,
 {
     struct kvf_store_options options;
     struct kvf_store *store = NULL;
+    if (why != NULL)
+        why->text[0] = '\0';
     KVF_TRY(settle_options(asked, &options, why));
     struct kvf_marker *markers = calloc(options.path_count, sizeof(*markers));
     struct kvf_status status = markers != NULL ? create(&options, engine, &store)
@@ -288,7 +290,7 @@ static struct kvf_status open_with(const struct kvf_store_options *asked,
     if (!kvf_is_ok(status)) {
         if (store != NULL)
             close_all(store, true);
-        return status;
+        return kvf_say_no_memory(status, why);
     }
     say_io(store, note);
     store->options.paths = NULL;

@@ -392,5 +392,5 @@ struct kvf_status kvf_store_verify(const struct kvf_verify_options *options,
     free(check.window);
     free(check.group);
     free(drives);
-    return status;
+    return kvf_say_no_memory(status, why);
 }
