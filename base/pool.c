@@ -7,9 +7,11 @@
  * or taken, finds the neighbours (boundary tags). Tags and lists lie outside the arenas. Ranges are
  * cut from their low end.
  *
- *   pages     a range's first page is numbered through all arenas: arena * arena_pages + page in
- * the arena lengths   the set of lengths that have a list, and its bitmap ranges    tags, lists,
- * cutting and joining pool      the public functions */
+ * Parts:
+ *   lengths   the set of lengths that have a list, and its bitmap
+ *   ranges    tags, lists, cutting and joining; a range's first page is numbered through all arenas:
+ *             arena * arena_pages + page in the arena
+ *   pool      the public functions */
 #include "base/pool.h"
 
 #include "base/block.h"
