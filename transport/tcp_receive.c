@@ -191,6 +191,6 @@ void tcp_receiver_step(struct tcp_lane *lane)
             break;
         turn -= least(got, turn);
     }
-    if (drained && lane->watch.active)
-        set_low_water(lane);
+    if (lane->watch.active)
+        set_low_water(lane); /* also in the middle: what is there may be all that comes */
 }

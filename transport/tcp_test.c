@@ -589,6 +589,27 @@ static void source__stream_in_odd_pieces__arrives(void **state)
     free(from);
 }
 
+/* The receiver's turn ends now and then short of the end of the last frame: what is left must not wait for more. */
+static void source__stops_wherever_a_turn_ends__all_arrives(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 300 };
+    struct raw_source raw = raw_source_open();
+    for (uint64_t id = 1; id <= ROUNDS; id++) {
+        uint32_t last = 1 + (uint32_t)testbed_random(400000);
+        struct testbed_read *to = testbed_read_make(&testbed.consumer, id, 7, 1);
+        testbed_read_set(to, 0, 0, KVF_MIB + last, 0);
+        testbed_expect(to);
+        send_frame(raw.fd, (struct tcp_header){.read = id, .length = KVF_MIB}, testbed.pattern);
+        send_frame(raw.fd, (struct tcp_header){.read = id, .offset = KVF_MIB, .length = last},
+                   testbed.pattern);
+        testbed_wait_ended(to);
+        assert_int_equal(to->ended_ok, 1);
+        free(to);
+    }
+    raw_source_end(&raw);
+}
+
 static void take__on_tcp__protocol(void **state)
 {
     (void)state;
@@ -624,6 +645,7 @@ int main(void)
         TEST(source__more_for_a_block_that_is_whole__protocol),
         TEST(source__frames_for_blocks_that_were_taken_back__discarded),
         TEST(source__stream_in_odd_pieces__arrives),
+        TEST(source__stops_wherever_a_turn_ends__all_arrives),
         TEST(take__on_tcp__protocol),
     };
     return cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
