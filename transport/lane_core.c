@@ -301,6 +301,7 @@ static void append_to_batch(struct kvf_lane *lane, struct kvf_lane_block *block)
 {
     block->link = lane->batch_first; /* newest first, as the mailbox is */
     lane->batch_first = block;
+    lane->batch_bytes += block->length;
     if (lane->batch_last == NULL)
         lane->batch_last = block;
 }
@@ -343,7 +344,7 @@ static void run_kick(struct kvf_post *post)
     take_inbox(lane);
     if (!lane->stopping)
         lane->side->settle(lane);
-    lane_flush(lane);
+    lane_flush(lane, false);
 }
 
 /* ---- lane thread: what it tells ---- */
@@ -356,6 +357,7 @@ void lane_block_end(struct kvf_lane *lane, struct kvf_lane_block *block, struct 
     if (--read->open_blocks == 0) {
         kvf_list_remove(&read->node);
         kvf_list_remove(&read->ready_node);
+        lane->batch_is_due = true;
     }
     unsigned before = atomic_fetch_or(&block->marks, LANE_BLOCK_ENDING);
     kvf_assert((before & LANE_BLOCK_ENDING) == 0);
@@ -363,12 +365,15 @@ void lane_block_end(struct kvf_lane *lane, struct kvf_lane_block *block, struct 
         append_to_batch(lane, block);
 }
 
-void lane_flush(struct kvf_lane *lane)
+void lane_flush(struct kvf_lane *lane, bool more)
 {
-    if (lane->batch_first == NULL)
+    bool is_due = lane->batch_is_due || lane->batch_bytes >= LANE_BATCH_BYTES;
+    if (lane->batch_first == NULL || (more && !is_due))
         return;
     struct kvf_lane_block *first = lane->batch_first, *last = lane->batch_last;
     lane->batch_first = lane->batch_last = NULL;
+    lane->batch_bytes = 0;
+    lane->batch_is_due = false;
     give_back(lane, first, last);
 }
 
@@ -398,7 +403,7 @@ void lane_end_blocks(struct kvf_lane *lane)
 
 void lane_gone(struct kvf_lane *lane)
 {
-    lane_flush(lane);
+    lane_flush(lane, false);
     kvf_loop_post(lane->transport->owner, &lane->gone_post);
 }
 
@@ -406,6 +411,6 @@ static void run_bye(struct kvf_post *post)
 {
     struct kvf_lane *lane = kvf_container(post, struct kvf_lane, bye_post);
     take_inbox(lane);
-    lane_flush(lane);
+    lane_flush(lane, false);
     kvf_loop_post(lane->transport->owner, &lane->parted_post);
 }

@@ -17,8 +17,11 @@
 #ifndef KVFERRY_TRANSPORT_LANE_CORE_H
 #define KVFERRY_TRANSPORT_LANE_CORE_H
 
+#include "base/block.h"
 #include "transport/lane_thread.h"
 #include "transport/transport.h"
+
+#define LANE_BATCH_BYTES (4 * KVF_MIB)
 
 struct transport_ops {
     const char *name;
@@ -116,6 +119,8 @@ struct kvf_lane {
     struct kvf_status reason;                        /* why it is stopping */
     struct kvf_list reads;                           /* with open blocks */
     struct kvf_lane_block *batch_first, *batch_last; /* ended, not handed back yet */
+    uint64_t batch_bytes;
+    bool batch_is_due; /* it has the last block of a Read */
 };
 
 static inline struct kvf_status lane_fail(enum kvf_code code, int detail)
@@ -144,7 +149,9 @@ static inline bool lane_block_is_over(const struct kvf_lane_block *block)
     unsigned marks = atomic_load_explicit(&block->marks, memory_order_relaxed);
     return (marks & (LANE_BLOCK_ENDING | LANE_BLOCK_ENDED)) != 0;
 }
-void lane_flush(struct kvf_lane *lane);
+/* Blocks that have ended go back to their owner. While more bytes move at once he is not woken for each of them, but when
+ * a Read is whole or LANE_BATCH_BYTES have ended. */
+void lane_flush(struct kvf_lane *lane, bool more);
 void lane_opened(struct kvf_lane *lane);
 /* Stop for this reason; the first one counts. lane->stopping is set afterwards. */
 void lane_end(struct kvf_lane *lane, struct kvf_status reason);

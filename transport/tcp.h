@@ -158,12 +158,13 @@ void tcp_sender_init(struct tcp_sender *sender);
 void tcp_sender_adopt(struct tcp_lane *lane, struct kvf_lane_read *read);
 void tcp_sender_landed(struct tcp_lane *lane, struct kvf_lane_block *block);
 void tcp_sender_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block);
-/* One send of about 1 MiB; asks for EPOLLOUT when there is more. */
-void tcp_sender_step(struct tcp_lane *lane);
+/* One send of about 1 MiB; asks for EPOLLOUT when there is more. True: the kernel took it all, and there is more. */
+bool tcp_sender_step(struct tcp_lane *lane);
 
 /* tcp_receive.c */
 void tcp_receiver_adopt(struct tcp_lane *lane, struct kvf_lane_read *read);
 void tcp_receiver_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block);
-void tcp_receiver_step(struct tcp_lane *lane);
+/* About 1 MiB at most. True: more is there. */
+bool tcp_receiver_step(struct tcp_lane *lane);
 
 #endif

@@ -94,9 +94,8 @@ static void source_ready(struct kvf_watch *watch, uint32_t events)
     struct tcp_lane *lane = kvf_container(watch, struct tcp_lane, watch);
     if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0)
         listen_to_consumer(lane);
-    if (!lane->lane.stopping && (events & EPOLLOUT) != 0)
-        tcp_sender_step(lane);
-    lane_flush(&lane->lane);
+    bool can_send = !lane->lane.stopping && (events & EPOLLOUT) != 0;
+    lane_flush(&lane->lane, can_send && tcp_sender_step(lane));
 }
 
 void tcp_lane_claimed(struct kvf_post *post)
@@ -119,8 +118,8 @@ void tcp_lane_claimed(struct kvf_post *post)
         return;
     }
     opened(lane);
-    tcp_sender_step(lane);
-    lane_flush(&lane->lane);
+    (void)tcp_sender_step(lane);
+    lane_flush(&lane->lane, false);
 }
 
 /* ---- consumer ---- */
@@ -170,6 +169,7 @@ static void consumer_ready(struct kvf_watch *watch, uint32_t events)
 {
     (void)events;
     struct tcp_lane *lane = kvf_container(watch, struct tcp_lane, watch);
+    bool more = false;
     switch (lane->state) {
     case TCP_CONNECTING:
         connected(lane);
@@ -178,13 +178,13 @@ static void consumer_ready(struct kvf_watch *watch, uint32_t events)
         hear_greeting(lane);
         break;
     case TCP_OPEN:
-        tcp_receiver_step(lane);
+        more = tcp_receiver_step(lane);
         break;
     case TCP_WAITING:
     case TCP_OVER:
         break;
     }
-    lane_flush(&lane->lane);
+    lane_flush(&lane->lane, more);
 }
 
 static void close_socket(struct tcp_lane *lane)
@@ -226,7 +226,7 @@ static void deadline_passed(struct kvf_timer *timer)
 {
     struct tcp_lane *lane = kvf_container(timer, struct tcp_lane, timer);
     lane_end(&lane->lane, lane_fail(KVF_DEADLINE, 0));
-    lane_flush(&lane->lane);
+    lane_flush(&lane->lane, false);
 }
 
 static void source_start(struct kvf_lane *base)
@@ -297,7 +297,7 @@ static void source_settle(struct kvf_lane *base)
     struct tcp_lane *lane = tcp_lane_of(base);
     /* While it waits for room in the socket's buffer there is nothing to try. */
     if (lane->state == TCP_OPEN && (lane->watch.events & EPOLLOUT) == 0)
-        tcp_sender_step(lane);
+        (void)tcp_sender_step(lane);
 }
 
 static void consumer_adopt(struct kvf_lane *base, struct kvf_lane_read *read)

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 static void illegal(struct tcp_lane *lane)
 {
@@ -181,7 +182,13 @@ static void set_low_water(struct tcp_lane *lane)
         receiver->low_water_bytes = bytes;
 }
 
-void tcp_receiver_step(struct tcp_lane *lane)
+static bool has_bytes(const struct tcp_lane *lane)
+{
+    int bytes = 0;
+    return lane->watch.active && ioctl(lane->watch.fd, FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
+bool tcp_receiver_step(struct tcp_lane *lane)
 {
     uint64_t turn = KVF_LANE_PIECE_BYTES;
     bool drained = false;
@@ -193,4 +200,5 @@ void tcp_receiver_step(struct tcp_lane *lane)
     }
     if (lane->watch.active)
         set_low_water(lane); /* also in the middle: what is there may be all that comes */
+    return !drained && has_bytes(lane);
 }

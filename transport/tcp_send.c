@@ -235,7 +235,7 @@ static bool is_idle(const struct tcp_lane *lane)
     return lane->sender.current.block == NULL && kvf_list_is_empty(&lane->sender.ready_reads);
 }
 
-void tcp_sender_step(struct tcp_lane *lane)
+bool tcp_sender_step(struct tcp_lane *lane)
 {
     struct batch batch = {.room = tcp_thread_of(lane)};
     fill(lane, &batch);
@@ -246,8 +246,9 @@ void tcp_sender_step(struct tcp_lane *lane)
         account(lane, &batch, sent > 0 ? (uint64_t)sent : 0);
         if (error != 0 && error != EAGAIN && error != EINTR) {
             lane_end(&lane->lane, lane_fail(KVF_UNAVAILABLE, error));
-            return;
+            return false;
         }
     }
     tcp_lane_want_send(lane, !is_idle(lane));
+    return lane->sender.current.block == NULL && !is_idle(lane);
 }
