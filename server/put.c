@@ -80,32 +80,66 @@ static enum kvf_code present(const struct put_begin *begin, const struct put_ite
     return found.state == KVF_ENTRY_PENDING ? KVF_PENDING : KVF_EXISTS;
 }
 
-/* False: no memory. */
-static bool make_place(struct put_begin *begin, struct put_item *item)
+/* Memory for the block, and for the hold on it. False: there is none now. */
+static bool take_room(struct put_begin *begin, struct put_item *item)
+{
+    item->put = calloc(1, sizeof(*item->put));
+    return item->put != NULL &&
+           kvf_is_ok(kvf_index_room(begin->puts->index, item->length, &item->room));
+}
+
+static void return_room(struct put_begin *begin, struct put_item *item)
+{
+    kvf_index_return_room(begin->puts->index, &item->room);
+    free(item->put);
+    item->put = NULL;
+}
+
+/* For all that need it, or none of it is kept (false). Nobody else can see it yet. */
+static bool take_rooms(struct put_begin *begin)
+{
+    uint64_t asked = 0;
+    for (uint32_t i = 0; i < begin->item_count; i++) {
+        struct put_item *item = &begin->items[i];
+        item->code = present(begin, item);
+        if (item->code != KVF_OK)
+            continue;
+        uint64_t bytes = kvf_round_up_page(item->length);
+        if (asked + bytes > begin->request.bytes) {
+            item->code = KVF_BUSY; /* it existed when we counted, and is gone */
+            continue;
+        }
+        asked += bytes;
+        if (!take_room(begin, item)) {
+            do
+                return_room(begin, &begin->items[i]);
+            while (i-- > 0);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Of an item that has its room. */
+static void make_place(struct put_begin *begin, struct put_item *item)
 {
     struct puts *puts = begin->puts;
-    struct kvf_extent room = {0};
-    struct put *put = calloc(1, sizeof(*put));
-    if (put == NULL)
-        return false;
-    if (!kvf_is_ok(kvf_index_room(puts->index, item->length, &room)))
-        goto free_put;
-    put->entry = kvf_index_add(puts->index, begin->ns, &item->key, item->length, KVF_ENTRY_PENDING);
-    if (put->entry == NULL)
-        goto return_room;
-    kvf_entry_give_extent(puts->index, put->entry, &room);
+    struct put *put = item->put;
+    item->code = present(begin, item); /* its key may stand here twice */
+    if (item->code == KVF_OK) {
+        put->entry =
+            kvf_index_add(puts->index, begin->ns, &item->key, item->length, KVF_ENTRY_PENDING);
+        item->code = put->entry != NULL ? KVF_OK : KVF_BUSY;
+    }
+    if (item->code != KVF_OK) {
+        return_room(begin, item);
+        return;
+    }
+    kvf_entry_give_extent(puts->index, put->entry, &item->room);
     put->puts = puts;
     put->charge = begin->request;
     put->charge.bytes = put->entry->extent.bytes;
     kvf_list_init(&put->node);
-    item->put = put;
-    return true;
-
-return_room:
-    kvf_index_return_room(puts->index, &room);
-free_put:
-    free(put);
-    return false;
 }
 
 static void free_place(struct put *put)
@@ -121,31 +155,22 @@ static bool admit(struct kvf_request *request)
 {
     struct put_begin *begin = kvf_container(request, struct put_begin, request);
     uint64_t taken = 0;
+    if (!take_rooms(begin))
+        return false;
     for (uint32_t i = 0; i < begin->item_count; i++) {
         struct put_item *item = &begin->items[i];
-        item->code = present(begin, item);
-        if (item->code == KVF_EXISTS)
-            reused(begin, item);
-        if (item->code != KVF_OK)
-            continue;
-        uint64_t bytes = kvf_round_up_page(item->length);
-        if (taken + bytes > request->bytes) {
-            item->code = KVF_BUSY; /* it existed when we counted, and is gone */
-        } else if (make_place(begin, item)) {
-            taken += bytes;
-        } else {
-            while (i-- > 0)
-                if (begin->items[i].put != NULL) {
-                    free_place(begin->items[i].put);
-                    begin->items[i].put = NULL;
-                }
-            return false;
-        }
+        if (item->put != NULL)
+            make_place(begin, item);
+        taken += item->put != NULL ? item->put->charge.bytes : 0;
     }
     kvf_admission_return(begin->puts->admission, request, request->bytes - taken);
-    for (uint32_t i = 0; i < begin->item_count; i++)
-        if (begin->items[i].put != NULL)
-            kvf_awaited_look(begin->puts->awaited, begin->ns, &begin->items[i].key);
+    for (uint32_t i = 0; i < begin->item_count; i++) {
+        struct put_item *item = &begin->items[i];
+        if (item->code == KVF_EXISTS)
+            reused(begin, item);
+        else if (item->put != NULL)
+            kvf_awaited_look(begin->puts->awaited, begin->ns, &item->key);
+    }
     answer(begin);
     return true;
 }

@@ -62,8 +62,9 @@ struct put {
 struct put_item {
     struct kvf_key key;
     uint64_t length;
-    enum kvf_code code; /* OK: `put` is a place */
-    struct put *put;    /* given to the caller */
+    enum kvf_code code;     /* OK: `put` is a place */
+    struct put *put;        /* given to the caller */
+    struct kvf_extent room; /* of a place that is being made */
 };
 
 /* One PutBegin. The caller sets the first part; the struct is malloc'ed by create and frees itself

@@ -62,6 +62,12 @@ static uint64_t dirty_bytes(void)
     return node.admission.classes[KVF_CLASS_DIRTY].used_bytes;
 }
 
+static bool is_stored(unsigned block)
+{
+    struct kvf_found found;
+    return node_look(&node, block, &found) && found.on_ssd;
+}
+
 #define LIST(...)                                                                                  \
     (const unsigned[])                                                                             \
     {                                                                                              \
@@ -171,6 +177,36 @@ static void begin__no_memory_for_the_last_of_its_places__takes_none_and_waits(vo
     node_stop(&node);
 }
 
+/* Memory for the first of two places, not for the second. */
+static void begin__no_memory_for_the_last_of_its_places__nobody_hears_of_it(void **state)
+{
+    (void)state;
+    struct places places;
+    struct kvf_extent in_the_way = {0};
+    node_start(&node, &(struct node_options){.ssd = true});
+    node.puts.write_at_reuse = true;
+    node_commit(node_begin(&node, 1), 1);
+    struct kvf_key key = node_key(2);
+    struct kvf_entry *pulling =
+        kvf_index_add(node.index, NODE_SPACE, &key, NODE_BLOCK_BYTES, KVF_ENTRY_PULLING);
+    assert_true(kvf_is_ok(kvf_index_room(node.index, 4 * KVF_MIB, &in_the_way)));
+    begin(&places, LIST(1, 2, 3), 3, 7 * KVF_MIB, 15000);
+    assert_int_equal(places.answered, 0);
+    assert_true(pulling->linked);             /* whoever comes now shares the pull */
+    assert_false(node_find(&node, 1)->dirty); /* and the block is not written at each try */
+    assert_int_equal(dirty_bytes(), 0);
+
+    kvf_index_return_room(node.index, &in_the_way);
+    node_run_until(places.answered == 1);
+    assert_int_equal(places.codes[0], KVF_EXISTS);
+    assert_false(pulling->linked); /* a put wins */
+    kvf_entry_unpin(node.index, pulling);
+    put_abort(places.puts[1]);
+    put_abort(places.puts[2]);
+    node_run_until(is_stored(1));
+    node_stop(&node);
+}
+
 static void begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged(void **state)
 {
     (void)state;
@@ -187,12 +223,6 @@ static void begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged
         if (places.puts[i] != NULL)
             put_abort(places.puts[i]);
     node_stop(&node);
-}
-
-static bool is_stored(unsigned block)
-{
-    struct kvf_found found;
-    return node_look(&node, block, &found) && found.on_ssd;
 }
 
 static void finish__ssd__is_visible_at_once_and_clean_when_durable(void **state)
@@ -402,6 +432,7 @@ int main(void)
         TEST(begin__nothing_needs_a_place__does_not_wait_behind_others),
         TEST(begin__dropped_in_the_queue__leaves_nothing),
         TEST(begin__no_memory_for_the_last_of_its_places__takes_none_and_waits),
+        TEST(begin__no_memory_for_the_last_of_its_places__nobody_hears_of_it),
         TEST(begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged),
         TEST(finish__ssd__is_visible_at_once_and_clean_when_durable),
         TEST(finish__forgotten_while_it_is_written__leaves_nothing),
