@@ -4,26 +4,6 @@
 
 static struct node node;
 
-static int set_up(void **state)
-{
-    (void)state;
-    node_set_up();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    node_tear_down();
-    return 0;
-}
-
-#define LIST(...)                                                                                  \
-    (const unsigned[])                                                                             \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
-
 /* ---- one node ---- */
 
 static void get__resident__is_held_until_released(void **state)
@@ -719,44 +699,42 @@ static void get__source_goes_away__goes_on_to_the_next(void **state)
     node_stop(&source2);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(get__resident__is_held_until_released),
-        TEST(get__on_ssd__is_loaded_and_checked),
-        TEST(get__key_that_stands_twice__is_loaded_once_and_held_twice),
-        TEST(get__other_length__is_a_miss),
-        TEST(get__more_than_can_ever_fit__is_too_large),
-        TEST(get__pending__is_waited_for_without_memory),
-        TEST(get__pending_put_aborted__is_a_miss),
-        TEST(get__recovery_finds_it__is_read_without_memory_until_then),
-        TEST(get__recovery_ends_without_it__is_a_miss),
-        TEST(get__put_while_it_waits_for_recovery__has_what_was_put),
-        TEST(lookup__while_recovery_runs__unknown_is_pending),
-        TEST(get__interrupted_in_any_phase__leaves_nothing),
-        TEST(get__dropped_before_start__leaves_nothing),
-        TEST(get__dropped_by_the_answer_of_another_that_shares_its_load__leaves_nothing),
-        TEST(get__dropped_by_its_own_answer__leaves_nothing),
-        TEST(get__block_gone_while_it_waits_for_memory__returns_the_whole_reservation),
-        TEST(get__put_anew_while_it_waits_for_memory__is_a_miss),
-        TEST(get__segment_reclaimed_during_the_load__still_has_its_bytes),
-        TEST(get__drive_fails__is_a_miss_and_the_block_is_gone),
-        TEST(lookup__blocks_here__says_so_and_pins_nothing),
-        TEST(get__at_a_source__is_pulled_by_known_and_unknown_length),
-        TEST(get__interrupted_while_it_pulls__leaves_nothing),
-        TEST(get__joined_pull_ends_by_the_other_ones_deadline__is_asked_for_again),
-        TEST(get__hint_that_cannot_be_used__goes_on_to_the_peers),
-        TEST(get__pending_at_one_source__does_not_keep_others_from_being_asked),
-        TEST(get__we_recover_and_a_source_has_it__is_pulled_at_once),
-        TEST(get__waits_for_recovery_and_another_pulls_it__is_answered),
-        TEST(get__source_recovers__found_is_pulled_and_the_rest_is_a_miss_at_its_end),
-        TEST(get__drive_fails__goes_on_to_a_source),
-        TEST(get__source_drive_fails__is_a_miss_and_nothing_stays),
-        TEST(get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy),
-        TEST(get__cancelled_while_it_asks__leaves_nothing),
-        TEST(get__source_goes_away__goes_on_to_the_next),
+        NODE_TEST(get__resident__is_held_until_released),
+        NODE_TEST(get__on_ssd__is_loaded_and_checked),
+        NODE_TEST(get__key_that_stands_twice__is_loaded_once_and_held_twice),
+        NODE_TEST(get__other_length__is_a_miss),
+        NODE_TEST(get__more_than_can_ever_fit__is_too_large),
+        NODE_TEST(get__pending__is_waited_for_without_memory),
+        NODE_TEST(get__pending_put_aborted__is_a_miss),
+        NODE_TEST(get__recovery_finds_it__is_read_without_memory_until_then),
+        NODE_TEST(get__recovery_ends_without_it__is_a_miss),
+        NODE_TEST(get__put_while_it_waits_for_recovery__has_what_was_put),
+        NODE_TEST(lookup__while_recovery_runs__unknown_is_pending),
+        NODE_TEST(get__interrupted_in_any_phase__leaves_nothing),
+        NODE_TEST(get__dropped_before_start__leaves_nothing),
+        NODE_TEST(get__dropped_by_the_answer_of_another_that_shares_its_load__leaves_nothing),
+        NODE_TEST(get__dropped_by_its_own_answer__leaves_nothing),
+        NODE_TEST(get__block_gone_while_it_waits_for_memory__returns_the_whole_reservation),
+        NODE_TEST(get__put_anew_while_it_waits_for_memory__is_a_miss),
+        NODE_TEST(get__segment_reclaimed_during_the_load__still_has_its_bytes),
+        NODE_TEST(get__drive_fails__is_a_miss_and_the_block_is_gone),
+        NODE_TEST(lookup__blocks_here__says_so_and_pins_nothing),
+        NODE_TEST(get__at_a_source__is_pulled_by_known_and_unknown_length),
+        NODE_TEST(get__interrupted_while_it_pulls__leaves_nothing),
+        NODE_TEST(get__joined_pull_ends_by_the_other_ones_deadline__is_asked_for_again),
+        NODE_TEST(get__hint_that_cannot_be_used__goes_on_to_the_peers),
+        NODE_TEST(get__pending_at_one_source__does_not_keep_others_from_being_asked),
+        NODE_TEST(get__we_recover_and_a_source_has_it__is_pulled_at_once),
+        NODE_TEST(get__waits_for_recovery_and_another_pulls_it__is_answered),
+        NODE_TEST(get__source_recovers__found_is_pulled_and_the_rest_is_a_miss_at_its_end),
+        NODE_TEST(get__drive_fails__goes_on_to_a_source),
+        NODE_TEST(get__source_drive_fails__is_a_miss_and_nothing_stays),
+        NODE_TEST(get__source_bytes_are_wrong__is_a_miss_and_the_source_drops_its_copy),
+        NODE_TEST(get__cancelled_while_it_asks__leaves_nothing),
+        NODE_TEST(get__source_goes_away__goes_on_to_the_next),
     };
     return cmocka_run_group_tests_name("server/get", tests, NULL, NULL);
 }

@@ -3,20 +3,6 @@
 
 static struct node node;
 
-static int set_up(void **state)
-{
-    (void)state;
-    node_set_up();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    node_tear_down();
-    return 0;
-}
-
 /* A session's part of a lease: a lane that nobody has joined, and what the lease told. */
 static struct kvf_lane *lane;
 static struct kvf_party party;
@@ -157,12 +143,6 @@ static uint64_t served_bytes(void)
 {
     return node.admission.classes[KVF_CLASS_SERVE].used_bytes;
 }
-
-#define LIST(...)                                                                                  \
-    (const unsigned[])                                                                             \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
 
 static void grant__hits_and_misses__hold_and_charge_the_hits_alone(void **state)
 {
@@ -809,43 +789,41 @@ static void release__out_of_order__asserts_nothing_and_frees_once(void **state)
     assert_int_equal(read.freed, 1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(grant__hits_and_misses__hold_and_charge_the_hits_alone),
-        TEST(grant__denied__is_like_one_of_keys_that_are_not_there),
-        TEST(grant__pins_and_lengths_that_do_not_match__are_no_hits),
-        TEST(grant__stop_at_first_miss__grants_nothing_behind_it),
-        TEST(grant__the_same_key_twice__is_loaded_once),
-        TEST(grant__released_by_the_event__leaves_nothing),
-        TEST(grant__pending__tells_when_it_is_committed),
-        TEST(grant__pending_aborted__is_a_fault),
-        TEST(grant__unknown_while_recovery_runs__ends_as_committed_or_fault),
-        TEST(grant__denied_while_recovery_runs__all_end_as_faults_at_its_end),
-        TEST(grant__behind_a_pending_one__is_granted_even_if_it_stops_at_a_miss),
-        TEST(start__more_than_a_grant_may_be__is_too_large),
-        TEST(queued__deadline__is_busy),
-        TEST(queued__released__leaves_nothing),
-        TEST(queued__memory_comes_back__is_granted),
-        TEST(queued__forgotten_meanwhile__is_a_miss_that_holds_nothing),
-        TEST(granted__cancelled_while_it_loads__keeps_its_charge_until_the_load_ends),
-        TEST(granted__lane_broken_while_it_loads__is_freed_after_release),
-        TEST(granted__drive_fails__tells_a_fault_of_those_blocks_alone),
-        TEST(granted__forgotten_and_put_anew__keeps_the_old_bytes),
-        TEST(granted__not_released_two_seconds_after_the_deadline__is_overdue),
-        TEST(recheck__own_copy_is_bad__is_dropped),
-        TEST(recheck__of_many__is_done_one_block_at_a_time),
-        TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
-        TEST(raise__queued__is_granted_as_demand),
-        TEST(load__speculative__is_read_behind_what_is_demanded),
-        TEST(raise__while_it_is_read__goes_before_other_guesses),
-        TEST(load__speculative_and_wanted_by_somebody_else__goes_before_other_guesses),
-        TEST(load__wanted_and_guessed_by_somebody_else__stays_demanded),
-        TEST(release__out_of_order__asserts_nothing_and_frees_once),
-        TEST(get__block_that_a_read_has_loaded__is_checked_first),
-        TEST(get__bytes_that_a_read_has_loaded_are_bad__is_a_miss),
+        NODE_TEST(grant__hits_and_misses__hold_and_charge_the_hits_alone),
+        NODE_TEST(grant__denied__is_like_one_of_keys_that_are_not_there),
+        NODE_TEST(grant__pins_and_lengths_that_do_not_match__are_no_hits),
+        NODE_TEST(grant__stop_at_first_miss__grants_nothing_behind_it),
+        NODE_TEST(grant__the_same_key_twice__is_loaded_once),
+        NODE_TEST(grant__released_by_the_event__leaves_nothing),
+        NODE_TEST(grant__pending__tells_when_it_is_committed),
+        NODE_TEST(grant__pending_aborted__is_a_fault),
+        NODE_TEST(grant__unknown_while_recovery_runs__ends_as_committed_or_fault),
+        NODE_TEST(grant__denied_while_recovery_runs__all_end_as_faults_at_its_end),
+        NODE_TEST(grant__behind_a_pending_one__is_granted_even_if_it_stops_at_a_miss),
+        NODE_TEST(start__more_than_a_grant_may_be__is_too_large),
+        NODE_TEST(queued__deadline__is_busy),
+        NODE_TEST(queued__released__leaves_nothing),
+        NODE_TEST(queued__memory_comes_back__is_granted),
+        NODE_TEST(queued__forgotten_meanwhile__is_a_miss_that_holds_nothing),
+        NODE_TEST(granted__cancelled_while_it_loads__keeps_its_charge_until_the_load_ends),
+        NODE_TEST(granted__lane_broken_while_it_loads__is_freed_after_release),
+        NODE_TEST(granted__drive_fails__tells_a_fault_of_those_blocks_alone),
+        NODE_TEST(granted__forgotten_and_put_anew__keeps_the_old_bytes),
+        NODE_TEST(granted__not_released_two_seconds_after_the_deadline__is_overdue),
+        NODE_TEST(recheck__own_copy_is_bad__is_dropped),
+        NODE_TEST(recheck__of_many__is_done_one_block_at_a_time),
+        NODE_TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
+        NODE_TEST(raise__queued__is_granted_as_demand),
+        NODE_TEST(load__speculative__is_read_behind_what_is_demanded),
+        NODE_TEST(raise__while_it_is_read__goes_before_other_guesses),
+        NODE_TEST(load__speculative_and_wanted_by_somebody_else__goes_before_other_guesses),
+        NODE_TEST(load__wanted_and_guessed_by_somebody_else__stays_demanded),
+        NODE_TEST(release__out_of_order__asserts_nothing_and_frees_once),
+        NODE_TEST(get__block_that_a_read_has_loaded__is_checked_first),
+        NODE_TEST(get__bytes_that_a_read_has_loaded_are_bad__is_a_miss),
     };
     return cmocka_run_group_tests_name("server/lease", tests, NULL, NULL);
 }

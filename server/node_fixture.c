@@ -32,6 +32,20 @@ void node_tear_down(void)
     kvf_loop_destroy(node_loop);
 }
 
+int node_set_up_test(void **state)
+{
+    (void)state;
+    node_set_up();
+    return 0;
+}
+
+int node_tear_down_test(void **state)
+{
+    (void)state;
+    node_tear_down();
+    return 0;
+}
+
 /* ---- starting ---- */
 
 static void memory_freed(void *context)

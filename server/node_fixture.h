@@ -59,6 +59,10 @@ extern struct kvf_rpc *node_rpc;
 /* The loop and gRPC that all nodes of a test share. */
 void node_set_up(void);
 void node_tear_down(void);
+/* Likewise, for cmocka. */
+int node_set_up_test(void **state);
+int node_tear_down_test(void **state);
+#define NODE_TEST(name) cmocka_unit_test_setup_teardown(name, node_set_up_test, node_tear_down_test)
 
 void node_start(struct node *node, const struct node_options *options);
 /* Waits until nothing is in flight; every gauge must be zero then. */
@@ -110,6 +114,13 @@ void node_take_memory(struct node *node);
 void node_return_memory(struct node *node);
 
 #define NODE_MAX_ITEMS 8
+
+/* Numbers of blocks. */
+#define LIST(...)                                                                                  \
+    (const unsigned[])                                                                             \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 
 /* A Get and what came of it. */
 struct node_get {

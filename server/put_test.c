@@ -5,20 +5,6 @@
 
 static struct node node;
 
-static int set_up(void **state)
-{
-    (void)state;
-    node_set_up();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    node_tear_down();
-    return 0;
-}
-
 /* A PutBegin and what came of it. */
 struct places {
     struct put_begin *begin; /* NULL once answered */
@@ -67,12 +53,6 @@ static bool is_stored(unsigned block)
     struct kvf_found found;
     return node_look(&node, block, &found) && found.on_ssd;
 }
-
-#define LIST(...)                                                                                  \
-    (const unsigned[])                                                                             \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
 
 static void begin__known_keys__say_what_they_are_and_take_nothing(void **state)
 {
@@ -421,29 +401,27 @@ static void keep_all__drive_refused__is_tried_again_by_each_sync(void **state)
     node_stop(&node);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(begin__known_keys__say_what_they_are_and_take_nothing),
-        TEST(begin__lengths_that_no_block_has__are_refused),
-        TEST(begin__dirty_bytes_at_their_limit__waits_and_is_busy_at_its_deadline),
-        TEST(begin__nothing_needs_a_place__does_not_wait_behind_others),
-        TEST(begin__dropped_in_the_queue__leaves_nothing),
-        TEST(begin__no_memory_for_the_last_of_its_places__takes_none_and_waits),
-        TEST(begin__no_memory_for_the_last_of_its_places__nobody_hears_of_it),
-        TEST(begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged),
-        TEST(finish__ssd__is_visible_at_once_and_clean_when_durable),
-        TEST(finish__forgotten_while_it_is_written__leaves_nothing),
-        TEST(finish__no_ssd__is_clean_at_once_and_counted),
-        TEST(quarantine__engine_gone__key_is_free_memory_is_not),
-        TEST(sync__waits_for_what_is_being_written_and_not_for_more),
-        TEST(reuse__second_put__writes_the_block),
-        TEST(reuse__first_hit__writes_the_block),
-        TEST(reuse__dirty_class_full__lets_the_chance_pass),
-        TEST(keep_all__reuse__writes_what_is_in_dram_only),
-        TEST(keep_all__drive_refused__is_tried_again_by_each_sync),
+        NODE_TEST(begin__known_keys__say_what_they_are_and_take_nothing),
+        NODE_TEST(begin__lengths_that_no_block_has__are_refused),
+        NODE_TEST(begin__dirty_bytes_at_their_limit__waits_and_is_busy_at_its_deadline),
+        NODE_TEST(begin__nothing_needs_a_place__does_not_wait_behind_others),
+        NODE_TEST(begin__dropped_in_the_queue__leaves_nothing),
+        NODE_TEST(begin__no_memory_for_the_last_of_its_places__takes_none_and_waits),
+        NODE_TEST(begin__no_memory_for_the_last_of_its_places__nobody_hears_of_it),
+        NODE_TEST(begin__existed_when_counted_and_is_gone__is_busy_and_not_overcharged),
+        NODE_TEST(finish__ssd__is_visible_at_once_and_clean_when_durable),
+        NODE_TEST(finish__forgotten_while_it_is_written__leaves_nothing),
+        NODE_TEST(finish__no_ssd__is_clean_at_once_and_counted),
+        NODE_TEST(quarantine__engine_gone__key_is_free_memory_is_not),
+        NODE_TEST(sync__waits_for_what_is_being_written_and_not_for_more),
+        NODE_TEST(reuse__second_put__writes_the_block),
+        NODE_TEST(reuse__first_hit__writes_the_block),
+        NODE_TEST(reuse__dirty_class_full__lets_the_chance_pass),
+        NODE_TEST(keep_all__reuse__writes_what_is_in_dram_only),
+        NODE_TEST(keep_all__drive_refused__is_tried_again_by_each_sync),
     };
     return cmocka_run_group_tests_name("server/put", tests, NULL, NULL);
 }

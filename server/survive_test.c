@@ -13,20 +13,6 @@ enum { BLOCKS = 8 };
 
 static struct node node, source;
 
-static int set_up(void **state)
-{
-    (void)state;
-    node_set_up();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    node_tear_down();
-    return 0;
-}
-
 static unsigned rounds(unsigned few, unsigned many)
 {
     return getenv("KVF_STORAGE_SOAK") != NULL ? many : few;
@@ -306,18 +292,16 @@ static void pull__sources_read_hangs__costs_that_block_only(void **state)
     node_stop(&source);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(get__one_bit_flipped_on_ssd__is_corrupt_and_counted),
-        TEST(pull__one_bit_flipped_in_the_sources_arena__is_corrupt_and_dropped_there),
-        TEST(get__read_is_misdirected__is_corrupt_and_never_the_other_block),
-        TEST(get__faults_at_a_rate__no_wrong_byte_and_misses_are_counted),
-        TEST(get__read_hangs__its_caller_hears_at_the_deadline_and_memory_waits),
-        TEST(get__dropped_while_its_read_hangs__memory_comes_back_with_the_read),
-        TEST(pull__sources_read_hangs__costs_that_block_only),
+        NODE_TEST(get__one_bit_flipped_on_ssd__is_corrupt_and_counted),
+        NODE_TEST(pull__one_bit_flipped_in_the_sources_arena__is_corrupt_and_dropped_there),
+        NODE_TEST(get__read_is_misdirected__is_corrupt_and_never_the_other_block),
+        NODE_TEST(get__faults_at_a_rate__no_wrong_byte_and_misses_are_counted),
+        NODE_TEST(get__read_hangs__its_caller_hears_at_the_deadline_and_memory_waits),
+        NODE_TEST(get__dropped_while_its_read_hangs__memory_comes_back_with_the_read),
+        NODE_TEST(pull__sources_read_hangs__costs_that_block_only),
     };
     return cmocka_run_group_tests_name("server/survive", tests, NULL, NULL);
 }
