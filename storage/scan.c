@@ -14,37 +14,6 @@
 #include <unistd.h>
 
 #define WINDOW_BYTES (2 * KVF_MIB)
-#define CRC_BYTES (UINT64_C(256) << 10) /* checked at once */
-
-/* All bytes: 0, or an errno. */
-static int read_file(const struct kvf_segment *segment, uint8_t *memory, uint64_t bytes,
-                     uint64_t offset)
-{
-    while (bytes > 0) {
-        ssize_t got = pread(segment->fd, memory, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got < 0 ? errno : EIO;
-        memory += got;
-        bytes -= (uint64_t)got;
-        offset += (uint64_t)got;
-    }
-    return 0;
-}
-
-static bool is_over(const struct kvf_scan *scan)
-{
-    return scan->read_error != 0 || atomic_load(scan->stop);
-}
-
-/* All bytes; false when the scan is over. */
-static bool read_all(struct kvf_scan *scan, uint8_t *memory, uint64_t bytes, uint64_t offset)
-{
-    if (!is_over(scan))
-        scan->read_error = read_file(scan->segment, memory, bytes, offset);
-    return !is_over(scan);
-}
 
 static bool write_all(struct kvf_scan *scan, const uint8_t *memory, uint64_t bytes, uint64_t offset)
 {
@@ -76,9 +45,11 @@ static void tell(struct kvf_scan *scan, const struct kvf_record_head *head)
 static bool tell_sealed(struct kvf_scan *scan)
 {
     struct kvf_footer footer;
-    if (!read_all(scan, scan->group, KVF_PAGE, scan->place.segment_bytes - KVF_PAGE) ||
+    if (!kvf_window_read(&scan->window, scan->group, KVF_PAGE,
+                         scan->place.segment_bytes - KVF_PAGE) ||
         !kvf_footer_decode(scan->group, &scan->place, &footer) ||
-        !read_all(scan, scan->index, kvf_round_up_page(footer.index_bytes), footer.index_offset) ||
+        !kvf_window_read(&scan->window, scan->index, kvf_round_up_page(footer.index_bytes),
+                         footer.index_offset) ||
         !kvf_index_check(scan->index, &scan->place, &footer))
         return false;
     struct kvf_record_head head;
@@ -92,39 +63,6 @@ static bool tell_sealed(struct kvf_scan *scan)
 
 /* ---- by its groups ---- */
 
-/* The segment's bytes at `offset`, in whole pages and at most CRC_BYTES or a group's pages; NULL: the scan is over. They
- * come from a window, so that small records cost no read each; where it cannot be read whole, just these. */
-static const uint8_t *look(struct kvf_scan *scan, uint64_t offset, uint64_t bytes)
-{
-    if (is_over(scan))
-        return NULL;
-    if (offset < scan->window_offset || offset + bytes > scan->window_offset + scan->window_bytes) {
-        uint64_t left = scan->place.segment_bytes - offset;
-        scan->window_offset = offset;
-        scan->window_bytes = left < WINDOW_BYTES ? left : WINDOW_BYTES;
-        if (read_file(scan->segment, scan->window, scan->window_bytes, offset) != 0) {
-            scan->window_bytes = bytes;
-            scan->read_error = read_file(scan->segment, scan->window, bytes, offset);
-        }
-    }
-    return scan->read_error == 0 ? scan->window + (offset - scan->window_offset) : NULL;
-}
-
-static bool payload_is_whole(struct kvf_scan *scan, const struct kvf_record_head *head)
-{
-    uint32_t crc = 0;
-    for (uint64_t done = 0; done < head->record.length;) {
-        uint64_t left = head->record.length - done;
-        uint64_t bytes = left < CRC_BYTES ? left : CRC_BYTES;
-        const uint8_t *piece = look(scan, head->offset + done, kvf_round_up_page(bytes));
-        if (piece == NULL)
-            return false;
-        crc = kvf_crc32c(crc, piece, bytes);
-        done += bytes;
-    }
-    return crc == head->record.crc32c;
-}
-
 static void keep_in_index(struct kvf_scan *scan, const uint8_t *header, size_t bytes)
 {
     memcpy(scan->index + scan->index_bytes, header, bytes);
@@ -134,10 +72,10 @@ static void keep_in_index(struct kvf_scan *scan, const uint8_t *header, size_t b
 /* The pages of the group at `offset` in scan->group; false: there is none. */
 static bool read_group(struct kvf_scan *scan, uint64_t offset, struct kvf_group *group)
 {
-    const uint8_t *page = look(scan, offset, KVF_PAGE);
+    const uint8_t *page = kvf_window_look(&scan->window, offset, KVF_PAGE);
     if (page == NULL || !kvf_group_decode(page, &scan->place, offset, group))
         return false;
-    const uint8_t *pages = look(scan, offset, kvf_group_pages_bytes(group));
+    const uint8_t *pages = kvf_window_look(&scan->window, offset, kvf_group_pages_bytes(group));
     if (pages == NULL || !kvf_group_check(pages, group))
         return false;
     memcpy(scan->group, pages, kvf_group_pages_bytes(group));
@@ -160,12 +98,12 @@ static uint64_t tell_group(struct kvf_scan *scan, uint64_t offset)
             break; /* cannot be under a right checksum, but the drive does not get to prove that */
         payload += kvf_round_up_page(head.record.length);
         if (scan->index_bytes + bytes <= kvf_index_max_bytes(scan->place.segment_bytes) &&
-            payload_is_whole(scan, &head)) {
+            kvf_window_holds(&scan->window, &head)) {
             keep_in_index(scan, scan->group + at, bytes);
             tell(scan, &head);
         }
         at += bytes;
-        if (is_over(scan))
+        if (kvf_window_is_over(&scan->window))
             break;
     }
     return payload;
@@ -176,9 +114,8 @@ static void tell_groups(struct kvf_scan *scan)
 {
     uint64_t offset = KVF_PAGE, end = scan->place.segment_bytes - KVF_PAGE;
     scan->index_bytes = 0;
-    scan->window_offset = scan->window_bytes = 0;
     scan->end = KVF_PAGE;
-    while (offset < end && !is_over(scan)) {
+    while (offset < end && !kvf_window_is_over(&scan->window)) {
         uint64_t next = tell_group(scan, offset);
         offset = next != 0 ? next : offset + KVF_PAGE;
         if (next != 0)
@@ -213,8 +150,11 @@ enum kvf_segment_state kvf_scan_header(const struct kvf_drive *drive, struct kvf
 {
     struct kvf_place place = kvf_segment_place(drive, segment);
     bool in_use = false;
-    *error = read_file(segment, page, KVF_PAGE, 0);
-    if (*error != 0)
+    struct kvf_window window = {0};
+    kvf_window_aim(&window, segment->fd, drive->segment_bytes);
+    bool read = kvf_window_read(&window, page, KVF_PAGE, 0);
+    *error = window.error;
+    if (!read)
         return KVF_SEGMENT_LOST;
     if (!kvf_segment_header_decode(page, &place, &in_use) || !in_use)
         return KVF_SEGMENT_FREE;
@@ -228,14 +168,16 @@ enum kvf_segment_state kvf_scan_segment(struct kvf_scan *scan, struct kvf_segmen
     scan->place = kvf_segment_place(scan->drive, segment);
     scan->used_bytes = 0;
     scan->record_count = 0;
-    scan->read_error = scan->write_error = 0;
+    scan->write_error = 0;
+    kvf_window_aim(&scan->window, segment->fd, scan->place.segment_bytes);
     scan->by_groups = !tell_sealed(scan);
     if (scan->by_groups) {
-        scan->read_error = 0; /* an index that cannot be read is as good as none */
+        scan->window.error = 0; /* an index that cannot be read is as good as none */
         tell_groups(scan);
-        if (!is_over(scan) && scan->record_count > 0)
+        if (!kvf_window_is_over(&scan->window) && scan->record_count > 0)
             seal(scan);
     }
+    scan->read_error = scan->window.error;
     if (atomic_load(scan->stop))
         return KVF_SEGMENT_UNREAD;
     if (scan->read_error != 0)
@@ -248,14 +190,14 @@ bool kvf_scan_init(struct kvf_scan *scan)
     void *index = mmap(NULL, kvf_index_max_bytes(scan->drive->segment_bytes),
                        PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     scan->index = index != MAP_FAILED ? index : NULL;
-    scan->window = aligned_alloc(KVF_PAGE, WINDOW_BYTES);
+    scan->window = (struct kvf_window){.capacity_bytes = WINDOW_BYTES, .stop = scan->stop};
     scan->group = aligned_alloc(KVF_PAGE, KVF_GROUP_PAGES_MAX_BYTES);
-    return scan->window != NULL && scan->group != NULL && scan->index != NULL;
+    return kvf_window_init(&scan->window) && scan->group != NULL && scan->index != NULL;
 }
 
 void kvf_scan_fini(struct kvf_scan *scan)
 {
-    free(scan->window);
+    kvf_window_fini(&scan->window);
     free(scan->group);
     if (scan->index != NULL)
         (void)munmap(scan->index, kvf_index_max_bytes(scan->drive->segment_bytes));

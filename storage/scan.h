@@ -6,6 +6,7 @@
 #define KVFERRY_STORAGE_SCAN_H
 
 #include "storage/core.h"
+#include "storage/window.h"
 
 #include <stdatomic.h>
 
@@ -27,8 +28,7 @@ struct kvf_scan {
     /* scan's own */
     struct kvf_segment *segment;
     struct kvf_place place;
-    uint8_t *window; /* of the segment, WINDOW_BYTES from window_offset on */
-    uint64_t window_offset, window_bytes;
+    struct kvf_window window;
     uint8_t *group; /* KVF_GROUP_PAGES_MAX_BYTES */
     uint8_t *index; /* mapped, kvf_index_max_bytes */
     uint64_t index_bytes;

@@ -1,12 +1,12 @@
 /* kvf_store_verify. Each segment is gone through once, from front to back, in large reads: a sealed one by its index, one
  * without a whole footer or index by its groups.
  *
- * What is no damage: the last two groups of a segment that was open may be cut off anywhere, for that many can be under
- * way when a daemon is killed. */
+ * What is no damage: the last groups of a segment that was open may be cut off anywhere, as many as can be under way when
+ * a daemon is killed. */
 #include "storage/drive.h"
+#include "storage/window.h"
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #define WINDOW_BYTES (8 * KVF_MIB)
-#define CRC_BYTES (256 << 10) /* checked at once, so that the bytes come from the cache */
 
 struct check {
     const struct kvf_verify_options *options;
@@ -24,13 +23,10 @@ struct check {
 
     struct kvf_drive drive;
     struct kvf_place place; /* of this segment */
-    int fd;
     char name[KVF_SEGMENT_NAME_BYTES];
     uint64_t done_before; /* result->done_bytes at its start */
-    int error;            /* reading it failed */
 
-    uint8_t *window; /* WINDOW_BYTES of the file from window_offset on */
-    uint64_t window_offset, window_bytes;
+    struct kvf_window window;
     uint8_t *group; /* KVF_GROUP_PAGES_MAX_BYTES */
     uint8_t *index; /* kvf_index_max_bytes */
 };
@@ -60,63 +56,16 @@ static void tell_damage(struct check *check, uint64_t offset, const char *what,
         check->options->damaged(check->options->context, &damage);
 }
 
-/* ---- reading ---- */
-
-/* What the file does not hold any more reads as zeros. */
-static bool read_all(struct check *check, uint8_t *memory, uint64_t bytes, uint64_t offset)
-{
-    while (bytes > 0) {
-        ssize_t got = pread(check->fd, memory, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0) {
-            check->error = errno;
-            return false;
-        }
-        if (got == 0) {
-            memset(memory, 0, bytes);
-            return true;
-        }
-        memory += got;
-        bytes -= (uint64_t)got;
-        offset += (uint64_t)got;
-    }
-    return true;
-}
-
-/* The file's bytes at `offset`, in whole pages and at most WINDOW_BYTES; NULL: check->error. */
-static const uint8_t *look(struct check *check, uint64_t offset, uint64_t bytes)
-{
-    uint64_t end = check->place.segment_bytes;
-    if (offset < check->window_offset ||
-        offset + bytes > check->window_offset + check->window_bytes) {
-        check->window_offset = offset;
-        check->window_bytes = end - offset < WINDOW_BYTES ? end - offset : WINDOW_BYTES;
-        if (!read_all(check, check->window, check->window_bytes, offset)) {
-            check->window_bytes = 0;
-            return NULL;
-        }
-        tell_progress(check, offset);
-    }
-    return check->window + (offset - check->window_offset);
-}
-
-/* False also when it cannot be read (check->error). */
+/* False also when it cannot be read. */
 static bool payload_is_right(struct check *check, const struct kvf_record_head *head)
 {
-    uint32_t crc = 0;
-    for (uint64_t done = 0; done < head->record.length;) {
-        uint64_t left = head->record.length - done;
-        uint64_t bytes = left < CRC_BYTES ? left : CRC_BYTES;
-        const uint8_t *at = look(check, head->offset + done, kvf_round_up_page(bytes));
-        if (at == NULL)
-            return false;
-        crc = kvf_crc32c(crc, at, bytes);
-        done += bytes;
-    }
+    bool right = kvf_window_holds(&check->window, head);
+    tell_progress(check, head->offset);
+    if (check->window.error != 0)
+        return false;
     check->result->records++;
     check->result->bytes += head->record.length;
-    return crc == head->record.crc32c;
+    return right;
 }
 
 /* ---- a sealed segment ---- */
@@ -124,11 +73,11 @@ static bool payload_is_right(struct check *check, const struct kvf_record_head *
 /* Every payload that the index in check->index names. */
 static void check_sealed(struct check *check, const struct kvf_footer *footer)
 {
-    for (uint64_t at = 0; at < footer->index_bytes && check->error == 0;) {
+    for (uint64_t at = 0; at < footer->index_bytes && check->window.error == 0;) {
         struct kvf_record_head head;
         at += kvf_record_header_decode(check->index + at, footer->index_bytes - at, &check->place,
                                        &head);
-        if (!payload_is_right(check, &head) && check->error == 0)
+        if (!payload_is_right(check, &head) && check->window.error == 0)
             tell_damage(check, head.offset, "payload does not match its checksum", &head.record);
     }
 }
@@ -160,7 +109,7 @@ static bool footer_is_older(const uint8_t *page, const struct kvf_place *place)
 static enum seal look_at_seal(struct check *check, struct kvf_footer *footer)
 {
     uint64_t offset = check->place.segment_bytes - KVF_PAGE;
-    if (!read_all(check, check->group, KVF_PAGE, offset))
+    if (!kvf_window_read(&check->window, check->group, KVF_PAGE, offset))
         return SEAL_DAMAGED;
     if (!kvf_footer_decode(check->group, &check->place, footer)) {
         if (footer_is_older(check->group, &check->place))
@@ -168,8 +117,8 @@ static enum seal look_at_seal(struct check *check, struct kvf_footer *footer)
         tell_damage(check, offset, "footer is damaged", NULL);
         return SEAL_DAMAGED;
     }
-    if (!read_all(check, check->index, kvf_round_up_page(footer->index_bytes),
-                  footer->index_offset))
+    if (!kvf_window_read(&check->window, check->index, kvf_round_up_page(footer->index_bytes),
+                         footer->index_offset))
         return SEAL_DAMAGED;
     if (kvf_index_check(check->index, &check->place, footer))
         return SEAL_WHOLE;
@@ -182,13 +131,13 @@ static enum seal look_at_seal(struct check *check, struct kvf_footer *footer)
 /* The pages of the group at `offset` in check->group; false: there is none. */
 static bool read_group(struct check *check, uint64_t offset, struct kvf_group *group)
 {
-    const uint8_t *page = look(check, offset, KVF_PAGE);
+    const uint8_t *page = kvf_window_look(&check->window, offset, KVF_PAGE);
     if (page == NULL || !kvf_group_decode(page, &check->place, offset, group))
         return false;
     uint64_t bytes = kvf_group_pages_bytes(group);
     if (bytes > check->place.segment_bytes - KVF_PAGE - offset)
         return false;
-    const uint8_t *pages = look(check, offset, bytes);
+    const uint8_t *pages = kvf_window_look(&check->window, offset, bytes);
     if (pages == NULL || !kvf_group_check(pages, group))
         return false;
     memcpy(check->group, pages, bytes);
@@ -200,7 +149,7 @@ static uint64_t check_group(struct check *check, const struct kvf_group *group, 
 {
     uint64_t payload = group->offset + kvf_group_pages_bytes(group), at = KVF_GROUP_PREFIX_BYTES;
     uint64_t headers_end = KVF_GROUP_PREFIX_BYTES + group->header_bytes;
-    for (uint32_t i = 0; i < group->record_count && check->error == 0; i++) {
+    for (uint32_t i = 0; i < group->record_count && check->window.error == 0; i++) {
         struct kvf_record_head head;
         size_t bytes =
             kvf_record_header_decode(check->group + at, headers_end - at, &check->place, &head);
@@ -210,7 +159,7 @@ static uint64_t check_group(struct check *check, const struct kvf_group *group, 
         }
         at += bytes;
         payload += kvf_round_up_page(head.record.length);
-        if (payload_is_right(check, &head) || check->error != 0)
+        if (payload_is_right(check, &head) || check->window.error != 0)
             continue;
         if (may_be_cut)
             check->result->unfinished++;
@@ -224,7 +173,7 @@ static uint64_t check_group(struct check *check, const struct kvf_group *group, 
 static bool find_group(struct check *check, uint64_t offset, struct kvf_group *group)
 {
     uint64_t end = check->place.segment_bytes - KVF_PAGE;
-    for (; offset < end && check->error == 0; offset += KVF_PAGE)
+    for (; offset < end && check->window.error == 0; offset += KVF_PAGE)
         if (read_group(check, offset, group))
             return true;
     return false;
@@ -261,7 +210,7 @@ static void check_groups(struct check *check, bool was_open)
     unsigned count = was_open ? count_groups(check) : 0, number = 0;
     uint64_t offset = KVF_PAGE;
     struct kvf_group group;
-    while (check->error == 0 && find_group(check, offset, &group)) {
+    while (check->window.error == 0 && find_group(check, offset, &group)) {
         number++;
         bool may_be_cut = was_open && number + KVF_GROUPS_UNDER_WAY > count;
         bool may_follow_one = was_open && number + KVF_GROUPS_UNDER_WAY - 1 > count;
@@ -280,7 +229,7 @@ static void check_content(struct check *check)
 {
     struct kvf_footer footer;
     bool in_use = false;
-    if (!read_all(check, check->group, KVF_PAGE, 0))
+    if (!kvf_window_read(&check->window, check->group, KVF_PAGE, 0))
         return;
     if (!kvf_segment_header_decode(check->group, &check->place, &in_use)) {
         if (!page_is_zero(check->group))
@@ -291,7 +240,7 @@ static void check_content(struct check *check)
         return;
     check->result->segments++;
     enum seal seal = look_at_seal(check, &footer);
-    if (check->error != 0)
+    if (check->window.error != 0)
         return;
     if (seal == SEAL_WHOLE)
         check_sealed(check, &footer);
@@ -302,8 +251,8 @@ static void check_content(struct check *check)
 static void check_file(struct check *check)
 {
     struct stat file;
-    if (fstat(check->fd, &file) != 0) {
-        check->error = errno;
+    if (fstat(check->window.fd, &file) != 0) {
+        check->window.error = errno;
         return;
     }
     if (!S_ISREG(file.st_mode)) {
@@ -319,23 +268,22 @@ static void check_segment(struct check *check, uint32_t number)
 {
     check->place = (struct kvf_place){
         .uuid = check->drive.uuid, .segment = number, .segment_bytes = check->drive.segment_bytes};
-    check->window_offset = check->window_bytes = 0;
-    check->error = 0;
     kvf_segment_name(number, check->name);
-    check->fd = kvf_drive_open_to_read(&check->drive, number);
-    if (check->fd == -ENOENT) {
+    int fd = kvf_drive_open_to_read(&check->drive, number);
+    kvf_window_aim(&check->window, fd, check->place.segment_bytes);
+    if (fd == -ENOENT) {
         tell_damage(check, 0, "segment file is missing", NULL);
-    } else if (check->fd < 0) {
-        check->error = -check->fd;
+    } else if (fd < 0) {
+        check->window.error = -fd;
     } else {
         check_file(check);
-        (void)close(check->fd);
+        (void)close(fd);
     }
-    if (check->error != 0) {
+    if (check->window.error != 0) {
         check->result->unreadable++;
         (void)kvf_why_set(check->why, kvf_ok(),
                           "%.200s/%s: cannot be read (%s): look at the kernel's log and the drive",
-                          check->drive.path, check->name, strerror(check->error));
+                          check->drive.path, check->name, strerror(check->window.error));
     }
     check->done_before += check->drive.segment_bytes;
     tell_progress(check, 0);
@@ -378,18 +326,21 @@ static struct kvf_status check_drives(struct check *check, struct kvf_drive *dri
 struct kvf_status kvf_store_verify(const struct kvf_verify_options *options,
                                    struct kvf_verify_result *result, struct kvf_why *why)
 {
-    struct check check = {
-        .options = options, .result = result, .why = why, .told_ns = kvf_clock_now_ns()};
+    struct check check = {.options = options,
+                          .result = result,
+                          .why = why,
+                          .told_ns = kvf_clock_now_ns(),
+                          .window = {.capacity_bytes = WINDOW_BYTES, .cut_is_zeros = true}};
     struct kvf_status status = kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
     struct kvf_drive *drives = calloc(options->path_count + 1, sizeof(*drives));
     *result = (struct kvf_verify_result){0};
-    check.window = aligned_alloc(KVF_PAGE, WINDOW_BYTES);
+    bool window = kvf_window_init(&check.window);
     check.group = aligned_alloc(KVF_PAGE, KVF_GROUP_PAGES_MAX_BYTES);
-    if (drives != NULL && check.window != NULL && check.group != NULL)
+    if (drives != NULL && window && check.group != NULL)
         status = check_drives(&check, drives);
     for (size_t i = 0; drives != NULL && i < options->path_count; i++)
         kvf_drive_close(&drives[i], false);
-    free(check.window);
+    kvf_window_fini(&check.window);
     free(check.group);
     free(drives);
     return kvf_say_no_memory(status, why);
