@@ -307,22 +307,9 @@ static void carry__crash_at_each_step__old_or_new_is_found(void **state)
             fixture_open(&f);
             for (unsigned i = 0; i < count; i++)
                 expect_found(&f, &blocks[i], LENGTH);
-            for (unsigned i = 0; i < f.found_count; i++) { /* every copy that is told */
-                struct fixture_block there = {.location = f.found[i].location};
-                memcpy(&there.seed, f.found[i].record.key.bytes, sizeof(there.seed));
-                assert_int_equal(fixture_get(&f, &there, LENGTH).code, KVF_OK);
-            }
+            fixture_expect_found(&f); /* every copy that is told */
             fixture_fini(&f);
         }
-}
-
-static void wait_writable(struct fixture *f)
-{
-    time_t end = time(NULL) + 30;
-    while (fixture_stats(f).read_only) {
-        assert_true(time(NULL) < end);
-        (void)usleep(2000);
-    }
 }
 
 static void carry__drive_refuses_for_a_while__fails_and_later_works(void **state)
@@ -349,7 +336,7 @@ static void carry__drive_refuses_for_a_while__fails_and_later_works(void **state
         assert_int_equal(fixture_stats(&f).carries_failed, 2);
         assert_int_equal(fixture_stats(&f).dropped, 0);
         faulty_disarm();
-        wait_writable(&f);
+        fixture_wait_writable(&f);
         assert_int_equal(carry(&f, &blocks[0]).code, KVF_OK);
         assert_int_equal(fixture_get(&f, &blocks[0], LENGTH).code, KVF_OK);
         fixture_fini(&f);
@@ -360,12 +347,8 @@ static void carry__drive_refuses_for_a_while__fails_and_later_works(void **state
 static void carry__several_drives__own_one_or_the_one_that_is_left(void **state)
 {
     struct fixture f;
-    char second[] = "/tmp/kvf-storage-XXXXXX", command[64];
     init(&f, state);
-    assert_non_null(mkdtemp(second));
-    const char *paths[] = {f.path, second};
-    f.options.paths = paths;
-    f.options.path_count = 2;
+    fixture_add_drive(&f);
     f.options.probe_ms = 60000;
     fixture_open(&f);
     for (unsigned i = 0; i < 8; i++)
@@ -386,8 +369,6 @@ static void carry__several_drives__own_one_or_the_one_that_is_left(void **state)
     for (unsigned i = 0; i < 8; i++)
         assert_int_equal(fixture_get(&f, &blocks[i], LENGTH).code, KVF_OK);
     fixture_fini(&f);
-    (void)snprintf(command, sizeof(command), "rm -r %s", second);
-    assert_int_equal(system(command), 0);
 }
 
 /* ---- a full store ---- */

@@ -497,22 +497,8 @@ static void write__service_of_segments_fails__nothing_durable_is_lost(void **sta
         if (!f.frees_at_once || f.reclaim_count == 0)
             for (unsigned b = 0; b < right; b++)
                 assert_non_null(fixture_find(&f, b));
-        for (unsigned i = 0; i < f.found_count; i++) {
-            struct fixture_block block = {.location = f.found[i].location};
-            memcpy(&block.seed, f.found[i].record.key.bytes, sizeof(block.seed));
-            assert_int_equal(fixture_get(&f, &block, 600 << 10).code, KVF_OK);
-        }
+        fixture_expect_found(&f);
         fixture_fini(&f);
-    }
-}
-
-/* Until the drive takes writes again; fails the test after 30 s. */
-static void wait_writable(struct fixture *f)
-{
-    time_t end = time(NULL) + 30;
-    while (fixture_stats(f).read_only) {
-        assert_true(time(NULL) < end);
-        (void)usleep(2000);
     }
 }
 
@@ -557,7 +543,7 @@ static void write__cause_of_a_failure_goes__writable_again_and_nothing_lost(void
         }
         assert_int_equal(fixture_stats(&f).dropped, dropped);
         faulty_disarm();
-        wait_writable(&f);
+        fixture_wait_writable(&f);
         for (unsigned i = 0; i < 20; i++, count++) {
             assert_int_equal(fixture_put(&f, &blocks[count], count, 200 << 10).code, KVF_OK);
             good[count] = true;
@@ -571,11 +557,7 @@ static void write__cause_of_a_failure_goes__writable_again_and_nothing_lost(void
         for (unsigned i = 0; i < count; i++)
             if (good[i])
                 assert_non_null(fixture_find(&f, i));
-        for (unsigned i = 0; i < f.found_count; i++) {
-            struct fixture_block block = {.location = f.found[i].location};
-            memcpy(&block.seed, f.found[i].record.key.bytes, sizeof(block.seed));
-            assert_int_equal(fixture_get(&f, &block, f.found[i].record.length).code, KVF_OK);
-        }
+        fixture_expect_found(&f);
         fixture_fini(&f);
     }
 }
@@ -605,7 +587,7 @@ static void write__service_fails_for_a_while__segments_come_back(void **state)
             if (kvf_is_ok(status))
                 assert_int_equal(fixture_get(&f, &block, 600 << 10).code, KVF_OK);
             else
-                wait_writable(&f);
+                fixture_wait_writable(&f);
         }
         assert_int_equal(atomic_load(&faults.met), 3);
         assert_int_equal(fixture_stats(&f).dropped, failed);
@@ -621,11 +603,7 @@ static void write__one_of_two_drives_fails__the_other_takes_what_was_queued(void
     struct fixture f;
     static struct fixture_block blocks[40];
     init(&f, state, 24 * KVF_MIB);
-    char other[] = "/tmp/kvf-storage-XXXXXX";
-    assert_non_null(mkdtemp(other));
-    const char *paths[] = {f.path, other};
-    f.options.paths = paths;
-    f.options.path_count = 2;
+    fixture_add_drive(&f);
     f.options.capacity_bytes = 64 * KVF_MIB;
     fixture_open(&f);
     int fd = f.store->drives[0].segments[0].fd; /* the first one that is taken */
@@ -657,10 +635,6 @@ static void write__one_of_two_drives_fails__the_other_takes_what_was_queued(void
     assert_true(dropped >= 1 && dropped < 40);
     assert_int_equal(stats.writes_in_flight, 0);
     assert_int_equal(fixture_put(&f, &blocks[0], 77, 5000).code, KVF_OK);
-    fixture_close(&f);
-    char command[128];
-    (void)snprintf(command, sizeof(command), "rm -r %s", other);
-    assert_int_equal(system(command), 0);
     fixture_fini(&f);
 }
 

@@ -63,6 +63,16 @@ void fixture_fini(struct fixture *f)
     kvf_arena_close(&f->arena);
     free(f->found);
     (void)nftw(f->path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    if (f->options.path_count > 1)
+        (void)nftw(f->other, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+void fixture_add_drive(struct fixture *f)
+{
+    (void)snprintf(f->other, sizeof(f->other), "/tmp/kvf-storage-XXXXXX");
+    assert_non_null(mkdtemp(f->other));
+    f->paths[1] = f->other;
+    f->options.path_count = 2;
 }
 
 static void found(struct kvf_recovery *recovery, const struct kvf_record *record,
@@ -322,11 +332,29 @@ const struct fixture_found *fixture_find(const struct fixture *f, uint64_t seed)
     return NULL;
 }
 
+void fixture_expect_found(struct fixture *f)
+{
+    for (unsigned i = 0; i < f->found_count; i++) {
+        struct fixture_block block = {.location = f->found[i].location};
+        memcpy(&block.seed, f->found[i].record.key.bytes, sizeof(block.seed));
+        assert_int_equal(fixture_get(f, &block, f->found[i].record.length).code, KVF_OK);
+    }
+}
+
 struct kvf_drive_stats fixture_stats(const struct fixture *f)
 {
     struct kvf_drive_stats stats;
     kvf_store_stats(f->store, 0, &stats);
     return stats;
+}
+
+void fixture_wait_writable(struct fixture *f)
+{
+    time_t end = time(NULL) + 30;
+    while (fixture_stats(f).read_only) {
+        assert_true(time(NULL) < end);
+        (void)usleep(2000);
+    }
 }
 
 void fixture_file_path(const struct fixture *f, const char *file, char path[128])

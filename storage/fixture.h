@@ -14,8 +14,9 @@ struct fixture_found {
 };
 
 struct fixture {
-    char path[64]; /* of the directory, empty at first */
-    const char *paths[1];
+    char path[64];  /* of the directory, empty at first */
+    char other[64]; /* of the second drive's, if there is one */
+    const char *paths[2];
     struct kvf_loop *loop;
     struct kvf_arena arena;
     const struct kvf_arena *arenas[1];
@@ -51,7 +52,9 @@ struct fixture_block {
 
 /* A directory under /tmp; arena_bytes of memory; small segments. Options and engine may be changed before open. */
 void fixture_init(struct fixture *f, const struct kvf_engine *engine, uint64_t arena_bytes);
-void fixture_fini(struct fixture *f); /* closes, removes the directory */
+void fixture_fini(struct fixture *f); /* closes, removes the directories */
+/* Before open: the store has a second drive, f->other. */
+void fixture_add_drive(struct fixture *f);
 
 struct kvf_status fixture_try_open(struct fixture *f);
 void fixture_open(struct fixture *f); /* and recovers */
@@ -84,7 +87,12 @@ struct kvf_status fixture_get(struct fixture *f, struct fixture_block *block, ui
 /* Take location and seed from what recover found. NULL when it did not find it. */
 const struct fixture_found *fixture_find(const struct fixture *f, uint64_t seed);
 
-struct kvf_drive_stats fixture_stats(const struct fixture *f);
+/* Every record that recovery found reads back as the content of its key. */
+void fixture_expect_found(struct fixture *f);
+
+struct kvf_drive_stats fixture_stats(const struct fixture *f); /* of the first drive */
+/* Until the first drive takes writes again; fails the test after 30 s. */
+void fixture_wait_writable(struct fixture *f);
 
 /* Damage: change one byte of a file in the directory. */
 void fixture_flip(const struct fixture *f, const char *file, uint64_t offset);

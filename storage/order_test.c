@@ -52,13 +52,9 @@ static void run_until(struct fixture *f, unsigned count, uint32_t drive, unsigne
 static void read__one_set_over_two_drives_and_their_segments__in_parallel(void **state)
 {
     struct fixture f;
-    char second[] = "/tmp/kvf-storage-XXXXXX", command[64];
     const uint64_t bytes = 600 << 10;
     init(&f, state, BLOCKS * bytes);
-    assert_non_null(mkdtemp(second));
-    const char *paths[] = {f.path, second};
-    f.options.paths = paths;
-    f.options.path_count = 2;
+    fixture_add_drive(&f);
     f.options.read_threads = 4;
     fixture_open(&f);
     uint32_t most[2] = {0, 0};
@@ -87,8 +83,6 @@ static void read__one_set_over_two_drives_and_their_segments__in_parallel(void *
             assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
     }
     fixture_fini(&f);
-    (void)snprintf(command, sizeof(command), "rm -r %s", second);
-    assert_int_equal(system(command), 0);
 }
 
 /* Small reads that come while a window full of a large set's pieces is under way go out in their first turn. */
@@ -264,13 +258,9 @@ static void read__one_set__goes_out_in_its_order(void **state)
 static void append__equal_blocks_over_two_drives__spread_evenly(void **state)
 {
     struct fixture f;
-    char second[] = "/tmp/kvf-storage-XXXXXX", command[64];
     const uint64_t bytes = 300 << 10;
     init(&f, state, 8 * bytes + KVF_MIB);
-    assert_non_null(mkdtemp(second));
-    const char *paths[] = {f.path, second};
-    f.options.paths = paths;
-    f.options.path_count = 2;
+    fixture_add_drive(&f);
     fixture_open(&f);
     for (unsigned round = 0; round < 4; round++) {
         unsigned on_first = 0;
@@ -289,8 +279,6 @@ static void append__equal_blocks_over_two_drives__spread_evenly(void **state)
         assert_int_equal(on_first, 4);
     }
     fixture_fini(&f);
-    (void)snprintf(command, sizeof(command), "rm -r %s", second);
-    assert_int_equal(system(command), 0);
 }
 
 /* The window is full of reads, and none comes back: a write does not need a place in it. */

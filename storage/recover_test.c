@@ -13,16 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Every found record reads back as the content of its key. */
-static void expect_all_right(struct fixture *f)
-{
-    for (unsigned i = 0; i < f->found_count; i++) {
-        struct fixture_block block = {.location = f->found[i].location};
-        memcpy(&block.seed, f->found[i].record.key.bytes, sizeof(block.seed));
-        assert_int_equal(fixture_get(f, &block, f->found[i].record.length).code, KVF_OK);
-    }
-}
-
 /* ---- kill -9 ---- */
 
 static uint64_t length_of(uint64_t seed)
@@ -109,7 +99,7 @@ static void store__killed_in_a_stream_of_appends__every_ended_one_is_there(void 
             assert_non_null(found);
             assert_int_equal(found->record.length, length_of(told[i]));
         }
-        expect_all_right(&f);
+        fixture_expect_found(&f);
         fixture_close(&f);
     }
     fixture_fini(&f);
@@ -167,7 +157,7 @@ static void recover__crashed_store__all_there_and_then_sealed(void **state)
     for (unsigned i = 0; i < 3; i++) {
         fixture_open(&f);
         assert_int_equal(f.found_count, COUNT);
-        expect_all_right(&f);
+        fixture_expect_found(&f);
         fixture_close(&f);
     }
     fixture_fini(&f);
@@ -182,7 +172,7 @@ static void close__segment_is_open__sealed_so_that_no_start_scans_it(void **stat
                  blocks[COUNT - 1].location.offset - KVF_PAGE + 70); /* its group's header */
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -193,7 +183,7 @@ static void recover__footer_damaged__found_by_scanning(void **state)
     flip_segment(&f, blocks[0].location.segment, 2 * KVF_MIB - KVF_PAGE + 48);
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_reopen(&f); /* sealed again meanwhile */
     assert_int_equal(f.found_count, COUNT);
     fixture_fini(&f);
@@ -208,7 +198,7 @@ static void recover__index_damaged__found_by_scanning(void **state)
     flip_segment(&f, last.segment, last.offset + (300 << 10) + 100);
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -221,7 +211,7 @@ static void recover__payload_damaged_in_the_open_segment__only_that_one_is_gone(
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT - 1);
     assert_null(fixture_find(&f, COUNT - 2));
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -236,13 +226,13 @@ static void recover__group_header_damaged_in_the_open_segment__later_ones_are_fo
     assert_int_equal(f.found_count, COUNT - 1);
     assert_null(fixture_find(&f, COUNT - 2));
     assert_non_null(fixture_find(&f, COUNT - 1));
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     /* What is written next does not collide with what is there. */
     struct fixture_block more;
     assert_int_equal(fixture_put(&f, &more, 1000, 300 << 10).code, KVF_OK);
     fixture_reopen(&f);
     assert_int_equal(f.found_count, COUNT);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -253,7 +243,7 @@ static void recover__segment_header_damaged__segment_is_free(void **state)
     flip_segment(&f, blocks[0].location.segment, 20);
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT - 6);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -275,7 +265,7 @@ static void recover__every_byte_of_a_page_damaged_in_turn__nothing_wrong_is_told
                      f.options.segment_bytes - KVF_PAGE + at); /* in the footer */
         fixture_open(&f);
         assert_true(f.found_count <= 1);
-        expect_all_right(&f);
+        fixture_expect_found(&f);
         bool gone = f.found_count == 0;
         fixture_close(&f);
         if (gone) { /* the segment counts as free now, but nothing was written there */
@@ -325,7 +315,7 @@ static void recover__segment_files_swapped__neither_is_believed(void **state)
     swap_files(&f, a, b);
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT - 12);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -341,7 +331,7 @@ static void recover__segment_of_another_store__not_believed(void **state)
     assert_int_equal(rename(from, to), 0);
     fixture_open(&mine);
     assert_int_equal(mine.found_count, COUNT - 6);
-    expect_all_right(&mine);
+    fixture_expect_found(&mine);
     fixture_fini(&mine);
     fixture_fini(&other);
 }
@@ -361,7 +351,7 @@ static void recover__groups_of_an_earlier_filling__never_come_back(void **state)
     for (unsigned i = 0; i < 6; i++)
         assert_null(fixture_find(&f, i));
     assert_non_null(fixture_find(&f, 13));
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 
@@ -378,7 +368,7 @@ static void recover__segment_file_gone_or_cut__the_rest_is_there(void **state)
     assert_int_equal(truncate(path, (off_t)(blocks[7].location.offset + (300 << 10))), 0);
     fixture_open(&f);
     assert_int_equal(f.found_count, COUNT - 6 - 4);
-    expect_all_right(&f);
+    fixture_expect_found(&f);
     fixture_fini(&f);
 }
 

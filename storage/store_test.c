@@ -304,11 +304,7 @@ static void store__two_drives__share_the_blocks_and_one_set_reads_both(void **st
 {
     struct fixture f;
     fixture_init(&f, host_engine(state), 16 * KVF_MIB);
-    char other[] = "/tmp/kvf-storage-XXXXXX";
-    assert_non_null(mkdtemp(other));
-    const char *paths[] = {f.path, other};
-    f.options.paths = paths;
-    f.options.path_count = 2;
+    fixture_add_drive(&f);
     fixture_open(&f);
     static struct fixture_block blocks[30];
     struct kvf_read *reads[30];
@@ -330,15 +326,11 @@ static void store__two_drives__share_the_blocks_and_one_set_reads_both(void **st
         assert_true(kvf_is_ok(blocks[i].status) && fixture_is_right(&f, &blocks[i]));
     struct kvf_drive_stats stats;
     kvf_store_stats(f.store, 1, &stats);
-    assert_string_equal(stats.path, other);
+    assert_string_equal(stats.path, f.other);
     assert_int_equal(stats.read_sets, 1);
     assert_int_equal(stats.read_payload_bytes, on[1] * 400000);
     fixture_reopen(&f);
     assert_int_equal(f.found_count, 30);
-    fixture_close(&f);
-    char command[128];
-    (void)snprintf(command, sizeof(command), "rm -r %s", other);
-    assert_int_equal(system(command), 0);
     fixture_fini(&f);
 }
 
