@@ -90,13 +90,17 @@ static enum words_exit write_block(struct kvf_client *client, struct kvf_put *pu
 }
 
 static enum words_exit print_result(const struct cli_options *options, const char *ns,
-                                    const struct kvf_put *put, const char *result)
+                                    const struct kvf_put *put, const char *name, const char *result)
 {
     char key[KVF_KEY_TEXT_ROOM];
     kvf_key_text(&put->key, key);
     if (!options->json) {
-        if (put->code == KVF_EXISTS)
+        if (put->code == KVF_EXISTS) {
+            words_note("put: %s has content already, and the first content stays: %s was not "
+                       "written",
+                       key, name);
             return puts(result) < 0 ? WORDS_EXIT_FAILED : WORDS_EXIT_OK;
+        }
         return printf("put %s %" PRIu64 " bytes\n", key, put->length) < 0 ? WORDS_EXIT_FAILED
                                                                           : WORDS_EXIT_OK;
     }
@@ -125,7 +129,7 @@ static enum words_exit put_input(const struct cli_options *options, const char *
     (void)kvf_client_close(client);
     if (code != WORDS_EXIT_OK)
         return code;
-    return print_result(options, ns, put, put->code == KVF_EXISTS ? "exists" : "put");
+    return print_result(options, ns, put, input->name, put->code == KVF_EXISTS ? "exists" : "put");
 }
 
 enum words_exit cli_put(const struct cli_options *options, char **arguments, size_t count)
