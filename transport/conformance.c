@@ -4,6 +4,7 @@
 
 #include "transport/conformance_cases.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *transport_name;
@@ -70,5 +71,11 @@ int conformance_run(const char *transport, int argc, char **argv)
         return conformance_be_source(transport);
     if (argc == 2 && strcmp(argv[1], "consumer") == 0)
         return conformance_be_consumer(transport);
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
+    if (!testbed_can_open(transport)) {
+        (void)fprintf(stderr, "SKIPPED: this host has no transport %s\n", transport);
+        return 0;
+    }
     return run_suite();
 }

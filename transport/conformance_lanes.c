@@ -266,8 +266,7 @@ void invite__many_lanes_at_once__each_nonce_opens_its_own(void **state)
         struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);
         testbed_read_set(to, 0, i * KVF_MIB, 300000 + i, 0);
         testbed_read_set(from, 0, (LANES - i) * KVF_MIB, 300000 + i, 300000 + i);
-        kvf_lane_expect(consumer[i].lane, &to->read);
-        kvf_lane_offer(source[i].lane, &from->read);
+        testbed_transfer(consumer[i].lane, to, source[i].lane, from);
         testbed_wait_ended(to);
         testbed_wait_ended(from);
         testbed_check_ok(to, from, 0);

@@ -1,10 +1,15 @@
 /* Parts: the owner's side, the mailbox to the lane thread, the lane thread's side, the end. */
 #include "transport/lane_core.h"
 
+#include <string.h>
+
+#define TOKENS_AT_ONCE 64
+
 /* ---- owner: life ---- */
 
 static void run_kick(struct kvf_post *post);
 static void run_ended(struct kvf_post *post);
+static void run_tokens(struct kvf_post *post);
 static void run_opened(struct kvf_post *post);
 static void run_gone(struct kvf_post *post);
 static void run_bye(struct kvf_post *post);
@@ -21,6 +26,7 @@ void lane_init(struct kvf_lane *lane, struct kvf_transport *transport, const str
     lane->state = LANE_CONNECTING;
     lane->kick.run = run_kick;
     lane->ended_post.run = run_ended;
+    lane->tokens_post.run = run_tokens;
     lane->opened_post.run = run_opened;
     lane->gone_post.run = run_gone;
     lane->bye_post.run = run_bye;
@@ -121,10 +127,52 @@ static struct kvf_lane_block *reverse_blocks(struct kvf_lane_block *newest)
     return oldest;
 }
 
+static struct kvf_lane_block *reverse_tokens(struct kvf_lane_block *newest)
+{
+    struct kvf_lane_block *oldest = NULL;
+    while (newest != NULL) {
+        struct kvf_lane_block *next = newest->token_link;
+        newest->token_link = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    return oldest;
+}
+
+static void add_token(struct kvf_lane_token *token, const struct kvf_lane_block *block)
+{
+    token->block = (uint32_t)(block - block->read->blocks);
+    token->length = block->token_bytes;
+    memcpy(token->bytes, block->token, block->token_bytes);
+}
+
+/* Tokens of one Read leave together, as far as they lie together. */
+static void tell_tokens(struct kvf_lane *lane)
+{
+    struct kvf_lane_token tokens[TOKENS_AT_ONCE];
+    struct kvf_lane_block *block = reverse_tokens(atomic_exchange(&lane->tokens, NULL));
+    while (block != NULL) {
+        struct kvf_lane_read *read = block->read;
+        size_t count = 0;
+        for (; block != NULL && block->read == read && count < TOKENS_AT_ONCE;
+             block = block->token_link)
+            if (!lane_block_is_over(block))
+                add_token(&tokens[count++], block);
+        if (count > 0 && lane->state < LANE_CLOSING)
+            lane->events->tokens(lane, lane->user, read, tokens, count);
+    }
+}
+
+static void run_tokens(struct kvf_post *post)
+{
+    tell_tokens(kvf_container(post, struct kvf_lane, tokens_post));
+}
+
 static void run_ended(struct kvf_post *post)
 {
     struct kvf_lane *lane = kvf_container(post, struct kvf_lane, ended_post);
     struct kvf_lane_block *block = reverse_blocks(atomic_exchange(&lane->ended, NULL));
+    tell_tokens(lane);
     while (block != NULL) {
         struct kvf_lane_block *next = block->link; /* ended may free the block */
         struct kvf_lane_read *read = block->read;
@@ -152,6 +200,10 @@ static uint32_t prepare_blocks(struct kvf_lane *lane, struct kvf_lane_read *read
         block->framed_bytes = 0;
         atomic_store_explicit(&block->ready_bytes, block->landed_bytes, memory_order_relaxed);
         atomic_store_explicit(&block->withdrawn, false, memory_order_relaxed);
+        atomic_store_explicit(&block->released, false, memory_order_relaxed);
+        block->token_link = NULL;
+        block->window = NULL;
+        block->token_bytes = 0;
         atomic_store_explicit(&block->marks, block->length > 0 ? 0 : LANE_BLOCK_ENDED,
                               memory_order_relaxed);
         open += block->length > 0;
@@ -202,6 +254,14 @@ void kvf_lane_offer(struct kvf_lane *lane, struct kvf_lane_read *read)
 {
     kvf_assert(lane->is_source);
     hand_over(lane, read);
+    kvf_assert(lane->transport->traits.lane_blocks == 0 ||
+               lane->open_blocks <= lane->transport->traits.lane_blocks);
+}
+
+uint64_t kvf_lane_room(const struct kvf_lane *lane)
+{
+    uint32_t most = lane->transport->traits.lane_blocks;
+    return most == 0 ? UINT64_MAX : most - lane->open_blocks;
 }
 
 static bool is_ended(const struct kvf_lane_block *block)
@@ -237,6 +297,26 @@ void kvf_lane_landed(struct kvf_lane_read *read, uint32_t index, uint64_t landed
         mark_dirty(read->lane, block);
 }
 
+struct kvf_status kvf_lane_take(struct kvf_lane_read *read, uint32_t index, const uint8_t *token,
+                                size_t token_bytes)
+{
+    const struct transport_ops *ops = read->lane->transport->ops;
+    kvf_assert(!read->lane->is_source && index < read->block_count);
+    struct kvf_lane_block *block = &read->blocks[index];
+    if (ops->token_is_legal == NULL || !ops->token_is_legal(token, token_bytes))
+        return lane_fail(KVF_PROTOCOL, 0);
+    if (is_ended(block))
+        return kvf_ok();
+    if (block->token_bytes > 0)
+        return lane_fail(KVF_PROTOCOL, 0);
+    kvf_assert(token_bytes <= sizeof(block->token));
+    memcpy(block->token, token, token_bytes);
+    block->token_bytes = (uint8_t)token_bytes;
+    if (read->lane->state < LANE_GONE)
+        mark_dirty(read->lane, block);
+    return kvf_ok();
+}
+
 static void withdraw_one(struct kvf_lane_read *read, struct kvf_lane_block *block)
 {
     if (is_ended(block) || atomic_exchange(&block->withdrawn, true))
@@ -254,6 +334,18 @@ void kvf_lane_withdraw(struct kvf_lane_read *read, uint32_t index)
     }
     for (uint32_t i = 0; i < read->block_count; i++)
         withdraw_one(read, &read->blocks[i]);
+}
+
+void kvf_lane_release(struct kvf_lane_read *read)
+{
+    kvf_assert(read->lane->is_source);
+    for (uint32_t i = 0; i < read->block_count; i++) {
+        struct kvf_lane_block *block = &read->blocks[i];
+        if (is_ended(block) || atomic_exchange(&block->released, true))
+            continue;
+        if (read->lane->state < LANE_GONE)
+            mark_dirty(read->lane, block);
+    }
 }
 
 /* ---- lane thread: what the owner has sent ---- */
@@ -306,6 +398,14 @@ static void append_to_batch(struct kvf_lane *lane, struct kvf_lane_block *block)
         lane->batch_last = block;
 }
 
+static void let_go(struct kvf_lane *lane, struct kvf_lane_block *block)
+{
+    if (lane->side->release != NULL)
+        lane->side->release(lane, block);
+    else
+        lane->side->withdraw(lane, block);
+}
+
 static void take_dirty(struct kvf_lane *lane, struct kvf_lane_block *block)
 {
     unsigned before = atomic_fetch_and(&block->marks, ~(unsigned)LANE_BLOCK_QUEUED);
@@ -313,10 +413,14 @@ static void take_dirty(struct kvf_lane *lane, struct kvf_lane_block *block)
         append_to_batch(lane, block);
     else if (lane->stopping)
         return;
+    else if (atomic_load(&block->released))
+        let_go(lane, block);
     else if (atomic_load(&block->withdrawn))
         lane->side->withdraw(lane, block);
     else if (lane->is_source)
         lane->side->landed(lane, block);
+    else
+        lane->side->taken(lane, block);
 }
 
 static void take_inbox(struct kvf_lane *lane)
@@ -363,6 +467,16 @@ void lane_block_end(struct kvf_lane *lane, struct kvf_lane_block *block, struct 
     kvf_assert((before & LANE_BLOCK_ENDING) == 0);
     if ((before & LANE_BLOCK_QUEUED) == 0)
         append_to_batch(lane, block);
+}
+
+void lane_block_token(struct kvf_lane *lane, struct kvf_lane_block *block)
+{
+    struct kvf_lane_block *head = atomic_load(&lane->tokens);
+    do {
+        block->token_link = head;
+    } while (!atomic_compare_exchange_weak(&lane->tokens, &head, block));
+    if (head == NULL)
+        kvf_loop_post(lane->transport->owner, &lane->tokens_post);
 }
 
 void lane_flush(struct kvf_lane *lane, bool more)

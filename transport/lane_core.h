@@ -1,15 +1,17 @@
 /* What every implementation shares: the table of its functions, the life of a lane, and the two
  * mailboxes between the owner's loop and the lane's thread.
  *
- * Owner to lane thread: new Reads (`incoming`), blocks that have landed further or were withdrawn
- * (`dirty`), the wish to close. Each is pushed, then one post (`kick`) is sent unless it is already
- * on its way. Lane thread to owner: ended blocks, in a batch with one post.
+ * Owner to lane thread: new Reads (`incoming`), blocks that something has happened to (`dirty`:
+ * they landed further, were withdrawn or released, got their token), the wish to close. Each is pushed, then one post (`kick`) is sent unless it is already
+ * on its way. Lane thread to owner: tokens; ended blocks, in a batch with one post.
  *
  * A block must not reach its owner while it still lies in `dirty`, for then its memory may go. Two
  * marks, each set and read by one atomic operation, decide it: the owner sets QUEUED before it
  * pushes and does not push what is ENDING; the lane thread sets ENDING and hands the block back at
  * once only if it was not QUEUED, else when it takes it from `dirty`. So a block is in one mailbox
- * at a time and one link is enough.
+ * at a time and one link is enough. Tokens are in a mailbox with a link of its own: the owner
+ * empties it before it hears of ended blocks, and both are filled by one thread, so no block has
+ * ended that still lies in it.
  *
  * End of a lane: lane_end (lane thread) lets go of everything and posts `gone`; the owner then
  * sends nothing more but `bye`, which runs after all that it sent before and comes back; then
@@ -38,18 +40,20 @@ struct transport_ops {
                                  const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
                                  const struct kvf_lane_events *events, void *user,
                                  struct kvf_lane **give);
-    /* NULL: this transport knows no tokens. */
-    struct kvf_status (*take)(struct kvf_lane_read *read, uint32_t block, const uint8_t *token,
-                              size_t token_bytes);
+    /* NULL: it chooses among no devices. */
+    size_t (*nics)(struct kvf_nic *nics, size_t room);
+    /* NULL: it knows no tokens. */
+    bool (*token_is_legal)(const uint8_t *token, size_t token_bytes);
 };
 
-extern const struct transport_ops kvf_tcp_ops;
+extern const struct transport_ops kvf_tcp_ops, kvf_verbs_ops;
 
 /* The first member of every implementation's transport. */
 struct kvf_transport {
     const struct transport_ops *ops;
     struct kvf_loop *owner;
     size_t open_lanes;
+    struct kvf_transport_traits traits;
     struct {
         _Atomic uint64_t sent_bytes, received_bytes, discarded_bytes, protocol_errors;
     } counters;
@@ -65,8 +69,12 @@ struct lane_side {
      * `withdraw`. */
     void (*adopt)(struct kvf_lane *lane, struct kvf_lane_read *read);
     void (*landed)(struct kvf_lane *lane, struct kvf_lane_block *block);
-    /* End the block (lane_block_end), now or as soon as its memory can be let go. */
+    /* End the block (lane_block_end), now or as soon as its memory can be let go. May come twice. */
     void (*withdraw)(struct kvf_lane *lane, struct kvf_lane_block *block);
+    /* Source: likewise, and the consumer is done with it. NULL: `withdraw` does. */
+    void (*release)(struct kvf_lane *lane, struct kvf_lane_block *block);
+    /* Consumer, where the transport knows tokens: block->token is there. */
+    void (*taken)(struct kvf_lane *lane, struct kvf_lane_block *block);
     /* After a round of the above. */
     void (*settle)(struct kvf_lane *lane);
     /* Let go of the network and of all memory, call lane_end_blocks, then lane_gone; now or
@@ -110,7 +118,8 @@ struct kvf_lane {
     _Atomic(struct kvf_lane_read *) incoming;
     _Atomic(struct kvf_lane_block *) dirty;
     _Atomic(struct kvf_lane_block *) ended;
-    struct kvf_post ended_post;
+    _Atomic(struct kvf_lane_block *) tokens;
+    struct kvf_post ended_post, tokens_post;
     struct kvf_post opened_post, gone_post, bye_post, parted_post;
 
     /* lane thread */
@@ -149,6 +158,8 @@ static inline bool lane_block_is_over(const struct kvf_lane_block *block)
     unsigned marks = atomic_load_explicit(&block->marks, memory_order_relaxed);
     return (marks & (LANE_BLOCK_ENDING | LANE_BLOCK_ENDED)) != 0;
 }
+/* block->token is there: tell the owner, with no need of a flush. */
+void lane_block_token(struct kvf_lane *lane, struct kvf_lane_block *block);
 /* Blocks that have ended go back to their owner. While more bytes move at once he is not woken for each of them, but when
  * a Read is whole or LANE_BATCH_BYTES have ended. */
 void lane_flush(struct kvf_lane *lane, bool more);

@@ -17,18 +17,27 @@ static void run_stop(struct kvf_post *post)
     kvf_loop_stop(kvf_container(post, struct lane_thread, stop)->loop);
 }
 
-struct kvf_status lane_thread_start(struct lane_thread *thread, unsigned number)
+struct kvf_status lane_thread_init(struct lane_thread *thread)
 {
     thread->stop.run = run_stop;
-    KVF_TRY(kvf_loop_create(&thread->loop));
+    return kvf_loop_create(&thread->loop);
+}
 
-    char name[16];
-    (void)snprintf(name, sizeof(name), "kvf-lane-%u", number % 1000);
+struct kvf_status lane_thread_run(struct lane_thread *thread, const char *name)
+{
     int error = kvf_thread_start(&thread->id, name, serve, thread);
-    if (error == 0)
-        return kvf_ok();
-    lane_thread_free(thread);
-    return kvf_fail(KVF_MODULE_TRANSPORT, KVF_NO_MEMORY, error);
+    return error == 0 ? kvf_ok() : kvf_fail(KVF_MODULE_TRANSPORT, KVF_NO_MEMORY, error);
+}
+
+struct kvf_status lane_thread_start(struct lane_thread *thread, unsigned number)
+{
+    char name[16];
+    KVF_TRY(lane_thread_init(thread));
+    (void)snprintf(name, sizeof(name), "kvf-lane-%u", number % 1000);
+    struct kvf_status status = lane_thread_run(thread, name);
+    if (!kvf_is_ok(status))
+        lane_thread_free(thread);
+    return status;
 }
 
 void lane_thread_join(struct lane_thread *thread)

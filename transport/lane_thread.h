@@ -16,6 +16,9 @@ struct lane_thread {
 
 /* Borrows thread until lane_thread_join. */
 KVF_MUST_USE struct kvf_status lane_thread_start(struct lane_thread *thread, unsigned number);
+/* The same in two steps, for who has something to watch from the start: make the loop, run it. */
+KVF_MUST_USE struct kvf_status lane_thread_init(struct lane_thread *thread);
+KVF_MUST_USE struct kvf_status lane_thread_run(struct lane_thread *thread, const char *name);
 /* Serves what is posted, then ends. The loop stays: the caller may clean up in the thread's place,
  * and then frees it. */
 void lane_thread_join(struct lane_thread *thread);

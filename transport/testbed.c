@@ -12,6 +12,7 @@
 struct testbed testbed;
 
 static uint64_t events_seen;
+static struct kvf_list expected; /* consumer's Reads that are open */
 
 uint64_t testbed_random(uint64_t below)
 {
@@ -25,15 +26,19 @@ uint64_t testbed_random(uint64_t below)
 
 /* ---- open and close ---- */
 
-static void open_end(struct testbed_end *end, const char *transport, uint32_t id)
+static void open_end(struct testbed_end *end, uint32_t id, uint64_t extra_bytes)
 {
     memset(end, 0, sizeof(*end));
     assert_true(kvf_is_ok(kvf_arena_create(TESTBED_ARENA_BYTES, id, false, &end->arena, NULL)));
-    const struct kvf_arena *arenas[] = {&end->arena};
-    struct kvf_transport_options options = {
-        .loop = testbed.loop, .arenas = arenas, .arena_count = 1};
+    if (extra_bytes > 0)
+        assert_true(kvf_is_ok(kvf_arena_create(extra_bytes, id + 2, false, &end->extra, NULL)));
+    const struct kvf_arena *arenas[] = {&end->arena, &end->extra};
+    struct kvf_transport_options options = {.loop = testbed.loop,
+                                            .arenas = arenas,
+                                            .arena_count = extra_bytes > 0 ? 2 : 1,
+                                            .lane_blocks = TESTBED_MAX_BLOCKS};
     struct kvf_why why = {0};
-    struct kvf_status status = kvf_transport_open(transport, &options, &end->transport, &why);
+    struct kvf_status status = kvf_transport_open(testbed.name, &options, &end->transport, &why);
     if (!kvf_is_ok(status))
         fail_msg("%s", why.text);
 }
@@ -50,16 +55,58 @@ static void make_pattern(void)
     }
 }
 
-void testbed_open(const char *transport)
+/* Loopback, or the first address of a device: those have no loopback. */
+static void choose_host(void)
 {
+    struct kvf_nic nics[16];
+    size_t count = kvf_transport_nics(testbed.name, nics, 16);
+    (void)snprintf(testbed.host, sizeof(testbed.host), "127.0.0.1");
+    for (size_t i = count < 16 ? count : 16; i-- > 0;)
+        if (nics[i].is_active && strchr(nics[i].address, ':') == NULL)
+            (void)snprintf(testbed.host, sizeof(testbed.host), "%s", nics[i].address);
+}
+
+static void open_all(uint64_t extra_bytes)
+{
+    char address[80];
     testbed.random = 0x9e3779b97f4a7c15;
+    kvf_list_init(&expected);
     assert_true(kvf_is_ok(kvf_loop_create(&testbed.loop)));
-    open_end(&testbed.source, transport, 0);
-    open_end(&testbed.consumer, transport, 1);
-    assert_true(kvf_is_ok(kvf_transport_listen(testbed.source.transport, "127.0.0.1:0", NULL)));
+    open_end(&testbed.source, 0, extra_bytes);
+    open_end(&testbed.consumer, 1, extra_bytes);
+    testbed.needs_tokens = kvf_transport_traits(testbed.source.transport)->needs_tokens;
+    (void)snprintf(address, sizeof(address), "%s:0", testbed.host);
+    assert_true(kvf_is_ok(kvf_transport_listen(testbed.source.transport, address, NULL)));
     make_pattern();
     memcpy(testbed.source.arena.base, testbed.pattern, TESTBED_ARENA_BYTES);
     memset(testbed.consumer.arena.base, TESTBED_SENTINEL, TESTBED_ARENA_BYTES);
+}
+
+bool testbed_can_open(const char *transport)
+{
+    struct kvf_transport_options options = {0};
+    struct kvf_transport *opened = NULL;
+    struct kvf_why why = {0};
+    assert_true(kvf_is_ok(kvf_loop_create(&options.loop)));
+    struct kvf_status status = kvf_transport_open(transport, &options, &opened, &why);
+    if (!kvf_is_ok(status))
+        (void)fprintf(stderr, "%s: %s\n", transport, why.text);
+    kvf_transport_close(opened);
+    kvf_loop_destroy(options.loop);
+    return kvf_is_ok(status);
+}
+
+void testbed_open(const char *transport)
+{
+    (void)snprintf(testbed.name, sizeof(testbed.name), "%s", transport);
+    choose_host();
+    open_all(0);
+}
+
+void testbed_reopen(uint64_t extra_bytes)
+{
+    testbed_close();
+    open_all(extra_bytes);
 }
 
 void testbed_close(void)
@@ -69,6 +116,8 @@ void testbed_close(void)
     kvf_transport_close(testbed.consumer.transport);
     kvf_arena_close(&testbed.source.arena);
     kvf_arena_close(&testbed.consumer.arena);
+    kvf_arena_close(&testbed.source.extra);
+    kvf_arena_close(&testbed.consumer.extra);
     kvf_loop_destroy(testbed.loop);
     testbed.loop = NULL;
 }
@@ -120,10 +169,27 @@ bool testbed_is_untouched(const uint8_t *at, uint64_t bytes)
     return bytes == 0 || (at[0] == TESTBED_SENTINEL && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
+static bool has_ended(const struct testbed_read *read)
+{
+    return read->ended == read->expected;
+}
+
+static bool can_be_released(const struct testbed_read *from)
+{
+    for (uint32_t i = 0; i < from->read.block_count; i++)
+        if (from->blocks[i].length > 0 && from->ended_count[i] == 0 && !from->told[i] &&
+            !atomic_load(&from->blocks[i].withdrawn))
+            return false;
+    return true;
+}
+
 static bool read_has_ended(void *argument)
 {
     struct testbed_read *read = argument;
-    return read->ended == read->expected;
+    if (!has_ended(read) && testbed.needs_tokens && read->read.lane->is_source &&
+        read->peer == NULL && can_be_released(read))
+        kvf_lane_release(&read->read);
+    return has_ended(read);
 }
 
 void testbed_wait_ended(struct testbed_read *read)
@@ -163,12 +229,32 @@ static void note_closed(struct kvf_lane *lane, void *user, struct kvf_status sta
     end->closed = status;
 }
 
-const struct kvf_lane_events testbed_events = {.opened = note_opened, .closed = note_closed};
+static void note_tokens(struct kvf_lane *lane, void *user, struct kvf_lane_read *base,
+                        const struct kvf_lane_token *tokens, size_t count)
+{
+    struct testbed_read *read = kvf_container(base, struct testbed_read, read);
+    (void)user;
+    assert_ptr_equal(lane, base->lane);
+    assert_true(count > 0);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t block = tokens[i].block;
+        assert_true(block < base->block_count);
+        assert_false(read->told[block]);
+        assert_int_equal(read->ended_count[block], 0);
+        read->told[block] = true;
+        if (read->peer != NULL)
+            assert_true(kvf_is_ok(
+                kvf_lane_take(&read->peer->read, block, tokens[i].bytes, tokens[i].length)));
+    }
+}
+
+const struct kvf_lane_events testbed_events = {
+    .opened = note_opened, .tokens = note_tokens, .closed = note_closed};
 
 char *testbed_address(void)
 {
-    static char address[32];
-    (void)snprintf(address, sizeof(address), "127.0.0.1:%d",
+    static char address[80];
+    (void)snprintf(address, sizeof(address), "%s:%d", testbed.host,
                    kvf_transport_port(testbed.source.transport));
     return address;
 }
@@ -213,6 +299,24 @@ void testbed_lanes_close(void)
 
 /* ---- reads ---- */
 
+/* One side's Read is over: the other side's has nobody to talk to any more. */
+static void part(struct testbed_read *read)
+{
+    struct testbed_read *peer = read->peer;
+    kvf_list_remove(&read->node);
+    if (peer == NULL)
+        return;
+    read->peer = peer->peer = NULL;
+    if (testbed.needs_tokens && peer->read.lane->is_source)
+        kvf_lane_release(&peer->read);
+}
+
+static void pair(struct testbed_read *to, struct testbed_read *from)
+{
+    to->peer = from;
+    from->peer = to;
+}
+
 static void block_ended(struct kvf_lane_read *base, uint32_t index)
 {
     struct testbed_read *read = kvf_container(base, struct testbed_read, read);
@@ -226,6 +330,8 @@ static void block_ended(struct kvf_lane_read *base, uint32_t index)
     read->last_event = ++events_seen;
     if (read->scribble && (block->extent.arena == &testbed.source.arena || block->status.code != 0))
         memset(kvf_extent_at(block->extent), TESTBED_SENTINEL, block->extent.bytes);
+    if (has_ended(read))
+        part(read);
 }
 
 struct testbed_read *testbed_read_make(struct testbed_end *end, uint64_t id, uint64_t instance,
@@ -241,6 +347,7 @@ struct testbed_read *testbed_read_make(struct testbed_end *end, uint64_t id, uin
                                         .ended = block_ended};
     for (uint32_t i = 0; i < block_count; i++)
         read->blocks[i].extent.arena = &end->arena;
+    kvf_list_init(&read->node);
     return read;
 }
 
@@ -258,12 +365,26 @@ void testbed_read_set(struct testbed_read *read, uint32_t block, uint64_t offset
 
 void testbed_expect(struct testbed_read *read)
 {
+    kvf_list_push_back(&expected, &read->node);
     kvf_lane_expect(testbed.consumer.lane, &read->read);
 }
 
 void testbed_offer(struct testbed_read *read)
 {
+    kvf_list_for_each (node, &expected) {
+        struct testbed_read *to = kvf_container(node, struct testbed_read, node);
+        if (to->read.id == read->read.id)
+            pair(to, read);
+    }
     kvf_lane_offer(testbed.source.lane, &read->read);
+}
+
+void testbed_transfer(struct kvf_lane *consumer, struct testbed_read *to, struct kvf_lane *source,
+                      struct testbed_read *from)
+{
+    pair(to, from);
+    kvf_lane_expect(consumer, &to->read);
+    kvf_lane_offer(source, &from->read);
 }
 
 void testbed_check_ok(const struct testbed_read *to, const struct testbed_read *from,

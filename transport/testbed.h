@@ -13,17 +13,21 @@
 #define TESTBED_MAX_BLOCKS 512
 #define TESTBED_WAIT_S 60
 
-/* One side: a transport with one lane at a time, and an arena. */
+/* One side: a transport with one lane at a time, and an arena or two. */
 struct testbed_end {
     struct kvf_transport *transport;
     struct kvf_arena arena;
-    struct kvf_lane *lane; /* NULL after closed */
+    struct kvf_arena extra; /* 0 bytes: none */
+    struct kvf_lane *lane;  /* NULL after closed */
     bool opened;
     unsigned opened_count, closed_count;
     struct kvf_status closed;
 };
 
 struct testbed {
+    char name[16];
+    char host[64]; /* where the source listens */
+    bool needs_tokens;
     struct kvf_loop *loop;
     struct testbed_end source, consumer;
     uint8_t *pattern; /* what the source's arena holds; made once */
@@ -31,10 +35,15 @@ struct testbed {
     uint64_t random;
 };
 
+/* Where the transport needs tokens, the testbed plays the session: it brings the tokens of a source's Read to the
+ * consumer's, and the word that this one has ended back as a release. */
 struct testbed_read {
     struct kvf_lane_read read;
     struct kvf_lane_block blocks[TESTBED_MAX_BLOCKS];
     unsigned ended_count[TESTBED_MAX_BLOCKS];
+    bool told[TESTBED_MAX_BLOCKS]; /* source: the token is out */
+    struct testbed_read *peer;     /* the other side's, while it is open */
+    struct kvf_list node;          /* consumer: in the testbed's expected Reads */
     uint32_t ended, ended_ok, expected;
     uint64_t last_event; /* number of the event that ended its last block */
     bool scribble;       /* overwrite a block's memory as soon as it has ended */
@@ -42,13 +51,18 @@ struct testbed_read {
 
 extern struct testbed testbed;
 
+/* False: this host cannot run it, and words on stderr say why. */
+bool testbed_can_open(const char *transport);
 void testbed_open(const char *transport);
+/* The same again, and each end has `extra` too. */
+void testbed_reopen(uint64_t extra_bytes);
 void testbed_close(void);
 
 uint64_t testbed_random(uint64_t below);
 char *testbed_address(void);
 /* Serve the loop until *condition, at most TESTBED_WAIT_S; fails the test then. */
 void testbed_wait(bool (*condition)(void *), void *argument);
+/* A source's Read that nobody expects any more is released for it. */
 void testbed_wait_ended(struct testbed_read *read);
 void testbed_wait_closed(struct testbed_end *end);
 void testbed_serve_ms(unsigned ms);
@@ -73,8 +87,12 @@ struct testbed_read *testbed_read_make(struct testbed_end *end, uint64_t id, uin
                                        uint32_t block_count);
 void testbed_read_set(struct testbed_read *read, uint32_t block, uint64_t offset, uint64_t length,
                       uint64_t landed);
+/* On the testbed's own lanes. What is offered belongs to what is expected under the same id. */
 void testbed_expect(struct testbed_read *read);
 void testbed_offer(struct testbed_read *read);
+/* On other lanes. */
+void testbed_transfer(struct kvf_lane *consumer, struct testbed_read *to, struct kvf_lane *source,
+                      struct testbed_read *from);
 /* Every block ended OK and holds what lies at the source block's place, CRC and tail included. */
 void testbed_check_ok(const struct testbed_read *to, const struct testbed_read *from,
                       uint32_t block);

@@ -5,11 +5,21 @@
 
 #include <string.h>
 
+static const struct transport_ops *find(const char *name)
+{
+    static const struct transport_ops *const all[] = {&kvf_tcp_ops};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(name, all[i]->name) == 0)
+            return all[i];
+    return NULL;
+}
+
 struct kvf_status kvf_transport_open(const char *name, const struct kvf_transport_options *options,
                                      struct kvf_transport **give, struct kvf_why *why)
 {
-    if (strcmp(name, kvf_tcp_ops.name) == 0)
-        return kvf_tcp_ops.open(options, give, why);
+    const struct transport_ops *ops = find(name);
+    if (ops != NULL)
+        return ops->open(options, give, why);
     if (strcmp(name, "verbs") == 0 || strcmp(name, "ucx") == 0)
         return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, 0),
                            "this build has no transport %s: use tcp", name);
@@ -17,9 +27,20 @@ struct kvf_status kvf_transport_open(const char *name, const struct kvf_transpor
                        "no transport is called \"%.32s\": use tcp", name);
 }
 
+size_t kvf_transport_nics(const char *name, struct kvf_nic *nics, size_t room)
+{
+    const struct transport_ops *ops = find(name);
+    return ops != NULL && ops->nics != NULL ? ops->nics(nics, room) : 0;
+}
+
 const char *kvf_transport_name(const struct kvf_transport *transport)
 {
     return transport->ops->name;
+}
+
+const struct kvf_transport_traits *kvf_transport_traits(const struct kvf_transport *transport)
+{
+    return &transport->traits;
 }
 
 void kvf_transport_close(struct kvf_transport *transport)
@@ -54,15 +75,6 @@ struct kvf_status kvf_lane_connect(struct kvf_transport *transport, const char *
                                    struct kvf_lane **give)
 {
     return transport->ops->connect(transport, address, nonces, deadline_ns, events, user, give);
-}
-
-struct kvf_status kvf_lane_take(struct kvf_lane_read *read, uint32_t block, const uint8_t *token,
-                                size_t token_bytes)
-{
-    const struct transport_ops *ops = read->lane->transport->ops;
-    if (ops->take == NULL)
-        return lane_fail(KVF_PROTOCOL, 0);
-    return ops->take(read, block, token, token_bytes);
 }
 
 void kvf_transport_stats(const struct kvf_transport *transport, struct kvf_lane_stats *stats)

@@ -2,8 +2,11 @@
  * works; verbs and ucx join behind this header and pass the same conformance suite.
  *
  * Who does what: the consumer says where the blocks of a Read may land (`expect`), the source says where they lie
- * (`offer`) and, while they still come from the drive, how far they have (`landed`). Nobody names an address on the
- * wire: blocks are named by {read id, index}.
+ * (`offer`) and, while they still come from the drive, how far they have (`landed`).
+ *   tcp    the source sends each piece as it lands. Nobody names an address: blocks are named by {read id, index}
+ *   verbs  the source's NIC is told to let the consumer read a block when it is whole; the owner gets a token for it
+ *          (`tokens`) and brings it to the consumer, who `take`s it and reads. So the source does not know when the
+ *          consumer is done: its owner says so (`release`), and only then can the block end
  *
  * Threads: the owner's loop thread calls everything and gets every callback. A few lane threads inside serve all lanes:
  * they send, receive and check, and post back.
@@ -31,9 +34,11 @@
 
 struct kvf_transport;
 struct kvf_lane;
+struct kvf_lane_read;
 
 #define KVF_NONCE_BYTES 32
-#define KVF_TOKEN_MAX_BYTES 64
+#define KVF_TOKEN_MAX_BYTES 64                   /* what may travel */
+#define KVF_LANE_TOKEN_ROOM 16                   /* what any transport here needs */
 #define KVF_LANE_PIECE_BYTES ((uint64_t)1 << 20) /* turns between Reads; also the longest frame */
 
 struct kvf_nonce {
@@ -52,13 +57,42 @@ struct kvf_transport_options {
     /* Where blocks may lie; registered with the NICs; borrowed for life. */
     const struct kvf_arena *const *arenas;
     size_t arena_count;
+    /* verbs: the devices to use, by name ("mlx5_0"), and nothing is opened when one of them is of no use; none: all
+     * that are. */
+    const char *const *nics;
+    size_t nic_count;
+    uint32_t lane_blocks; /* verbs: most blocks that a source lane has open; 0: 1024 */
 };
 
-/* name: "tcp". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
+/* name: "tcp", "verbs". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
 KVF_MUST_USE struct kvf_status kvf_transport_open(const char *name,
                                                   const struct kvf_transport_options *options,
                                                   struct kvf_transport **give, struct kvf_why *why);
 const char *kvf_transport_name(const struct kvf_transport *transport);
+
+/* What its owner must know of an open transport. */
+struct kvf_transport_traits {
+    bool
+        needs_tokens; /* source: blocks end only after kvf_lane_release; consumer: nothing comes without a token */
+    uint32_t lane_blocks; /* most blocks that a source lane can have open; 0: any number */
+    /* The network's hardware cannot keep what one peer may read from another one: the owner serves one tenant only. */
+    bool single_tenant;
+    char single_tenant_why[128]; /* which device, and what it lacks */
+};
+const struct kvf_transport_traits *kvf_transport_traits(const struct kvf_transport *transport);
+
+/* One way to the network for a transport that chooses among devices. */
+struct kvf_nic {
+    char device[64];
+    char kind[16]; /* "RoCE v2", "RoCE v1", "IB" */
+    char address[46];
+    unsigned port, gid_index;
+    bool is_active;
+};
+/* What this host has for the transport of this name; opens nothing. At most `room` are written; returns how many there
+ * are. */
+size_t kvf_transport_nics(const char *name, struct kvf_nic *nics, size_t room);
+
 /* Every lane must be CLOSED. Joins the lane threads. NULL is fine. */
 void kvf_transport_close(struct kvf_transport *transport);
 
@@ -67,9 +101,20 @@ KVF_MUST_USE struct kvf_status kvf_transport_listen(struct kvf_transport *transp
                                                     const char *address, struct kvf_why *why);
 int kvf_transport_port(const struct kvf_transport *transport);
 
+/* By it the consumer may read one block. A secret: never logged. */
+struct kvf_lane_token {
+    uint32_t block;
+    uint8_t length;
+    uint8_t bytes[KVF_TOKEN_MAX_BYTES];
+};
+
 /* What a lane tells its owner. */
 struct kvf_lane_events {
     void (*opened)(struct kvf_lane *lane, void *user);
+    /* Source, where the transport needs tokens: these blocks of the Read can be read now; the consumer gets the tokens
+     * and takes them. None comes for a block that was withdrawn or has ended. */
+    void (*tokens)(struct kvf_lane *lane, void *user, struct kvf_lane_read *read,
+                   const struct kvf_lane_token *tokens, size_t count);
     /* OK after kvf_lane_close; else why it ended: UNAVAILABLE (the other side or the network), DEADLINE (did not open
      * in time), PROTOCOL (the other side sent what is illegal), DENIED (a wrong nonce). */
     void (*closed)(struct kvf_lane *lane, void *user, struct kvf_status status);
@@ -97,18 +142,23 @@ struct kvf_lane_block {
     uint64_t landed_bytes;
 
     /* Set when it has ended. */
-    struct kvf_status status; /* OK: all `length` bytes were sent, or have arrived */
-    uint32_t crc32c;          /* consumer, OK: of the bytes that arrived */
+    struct kvf_status
+        status;      /* OK: all `length` bytes were sent (verbs: could be read), or have arrived */
+    uint32_t crc32c; /* consumer, OK: of the bytes that arrived */
 
     /* transport's own */
     struct kvf_lane_read *read;
     struct kvf_lane_block *link; /* in one mailbox at a time, lane_core.h says in which */
-    struct kvf_list node;        /* lane thread: source, in the Read's ready blocks */
+    struct kvf_list node;        /* lane thread: in the Read's ready blocks */
     uint64_t done_bytes;         /* lane thread: sent or received */
-    uint64_t framed_bytes;       /* lane thread: source, given to frames */
+    uint64_t framed_bytes;       /* lane thread: given to frames, asked for */
     _Atomic uint64_t ready_bytes;
-    _Atomic bool withdrawn;
-    _Atomic unsigned marks; /* enum lane_block_mark */
+    _Atomic bool withdrawn, released;
+    _Atomic unsigned marks;            /* enum lane_block_mark */
+    struct kvf_lane_block *token_link; /* source: in the mailbox of tokens */
+    void *window;                      /* lane thread: verbs, source */
+    uint8_t token_bytes; /* source: made by the lane thread; consumer: as it was taken */
+    uint8_t token[KVF_LANE_TOKEN_ROOM];
 };
 
 /* A Read on one lane. Ids rise; within a lane an id is used once. */
@@ -124,30 +174,39 @@ struct kvf_lane_read {
     struct kvf_lane *lane;
     struct kvf_lane_read *link;   /* on its way to the lane thread */
     struct kvf_list node;         /* lane thread: in the lane's open Reads */
-    struct kvf_list ready_node;   /* lane thread: source, in the lane's Reads that can send */
-    struct kvf_list ready;        /* lane thread: source, blocks that can send, by index */
-    uint64_t turn, instance_turn; /* lane thread: source, when it and its instance were served */
+    struct kvf_list ready_node;   /* lane thread: in the lane's Reads that can send, or ask */
+    struct kvf_list ready;        /* lane thread: blocks that can be sent, or asked for, by index */
+    uint64_t turn, instance_turn; /* lane thread: when it and its instance were served */
     uint32_t open_blocks;         /* lane thread */
 };
 
 /* Consumer: these blocks may land here. The caller sends the Read to the source only after this. */
 void kvf_lane_expect(struct kvf_lane *lane, struct kvf_lane_read *read);
-/* Source: send these, each as far as it has landed. Blocks are sent in order of readiness, bytes of one block in order. */
+/* Source: send these, each as far as it has landed. Blocks are sent in order of readiness, bytes of one block in order.
+ * Not more of them than kvf_lane_room. */
 void kvf_lane_offer(struct kvf_lane *lane, struct kvf_lane_read *read);
+/* Source: how many more blocks can be offered now. Each block that ends makes room for one. */
+uint64_t kvf_lane_room(const struct kvf_lane *lane);
 /* Source: the front of this offered block is in memory now, `landed_bytes` of it. Ignored once it has ended. */
 void kvf_lane_landed(struct kvf_lane_read *read, uint32_t block, uint64_t landed_bytes);
 
-/* verbs: the consumer got the token by which it may read this block. tcp needs none: PROTOCOL. */
+/* Consumer: the token by which this block can be read has come. Ignored once the block has ended. PROTOCOL: it is no
+ * token of this transport, or the block has one already. */
 KVF_MUST_USE struct kvf_status kvf_lane_take(struct kvf_lane_read *read, uint32_t block,
                                              const uint8_t *token, size_t token_bytes);
 
 #define KVF_LANE_ALL_BLOCKS UINT32_MAX
 /* Either side: stop with this block (or all that are open) as soon as its memory can be let go; it ends CANCELLED, or
- * OK if it was done already. At the consumer what still arrives for it is discarded. */
+ * OK if it was done already. At the consumer what still arrives for it is discarded. At a source whose tokens are out
+ * that is not before the release: the consumer may be reading. */
 void kvf_lane_withdraw(struct kvf_lane_read *read, uint32_t block);
+/* Source: the consumer has said that it is done with this Read. What was not sent yet will not be; every block that is
+ * open ends, OK where the consumer had all it needed to read it. Only for what the consumer has said: where it has not,
+ * and memory must come back, close the lane. */
+void kvf_lane_release(struct kvf_lane_read *read);
 
 struct kvf_lane_stats {
-    uint64_t sent_bytes;      /* payload */
+    uint64_t sent_bytes;      /* payload; verbs: of the blocks that ended OK */
     uint64_t received_bytes;  /* payload that landed where it was expected */
     uint64_t discarded_bytes; /* payload that nobody expected any more */
     uint64_t protocol_errors; /* connections ended for what they sent, nonces that were wrong */
