@@ -299,7 +299,16 @@ void testbed_lanes_close(void)
 
 /* ---- reads ---- */
 
-/* One side's Read is over: the other side's has nobody to talk to any more. */
+static bool is_broken(const struct testbed_read *read)
+{
+    bool is_broken = read->read.lane->state >= LANE_CLOSING;
+    for (uint32_t i = 0; i < read->read.block_count; i++)
+        is_broken = is_broken || read->blocks[i].status.code == KVF_UNAVAILABLE;
+    return is_broken;
+}
+
+/* One side's Read is over: the other side's has nobody to talk to any more. A consumer whose lane is ending says nothing,
+ * or the source would let go of memory that is being read. */
 static void part(struct testbed_read *read)
 {
     struct testbed_read *peer = read->peer;
@@ -307,7 +316,7 @@ static void part(struct testbed_read *read)
     if (peer == NULL)
         return;
     read->peer = peer->peer = NULL;
-    if (testbed.needs_tokens && peer->read.lane->is_source)
+    if (testbed.needs_tokens && peer->read.lane->is_source && !is_broken(read))
         kvf_lane_release(&peer->read);
 }
 
