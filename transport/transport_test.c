@@ -23,7 +23,7 @@ static int tear_down(void **state)
 static void open__name_that_is_not_built_in__unsupported_and_says_why(void **state)
 {
     (void)state;
-    static const char *const names[] = {"verbs", "ucx", "", "TCP", "tcp "};
+    static const char *const names[] = {"ucx", "", "TCP", "tcp "};
     struct kvf_transport_options options = {.loop = loop};
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct kvf_transport *transport = NULL;
@@ -33,6 +33,39 @@ static void open__name_that_is_not_built_in__unsupported_and_says_why(void **sta
         assert_non_null(strstr(why.text, "tcp"));
         assert_null(transport);
     }
+}
+
+static void open__verbs_with_a_nic_that_is_not_there__unsupported_and_names_it(void **state)
+{
+    (void)state;
+    static const char *const nics[] = {"no_such_nic0"};
+    struct kvf_transport_options options = {.loop = loop, .nics = nics, .nic_count = 1};
+    struct kvf_transport *transport = NULL;
+    struct kvf_why why = {0};
+    struct kvf_status status = kvf_transport_open("verbs", &options, &transport, &why);
+    assert_int_equal(status.code, KVF_UNSUPPORTED);
+    assert_true(strstr(why.text, nics[0]) != NULL || strstr(why.text, "this build") != NULL);
+    assert_null(transport);
+}
+
+static void nics__of_a_transport_that_chooses_none__none(void **state)
+{
+    (void)state;
+    struct kvf_nic nic;
+    assert_int_equal(kvf_transport_nics("tcp", &nic, 1), 0);
+    assert_int_equal(kvf_transport_nics("nonsense", &nic, 1), 0);
+}
+
+static void traits__of_tcp__ask_nothing(void **state)
+{
+    (void)state;
+    struct kvf_transport_options options = {.loop = loop};
+    struct kvf_transport *transport = NULL;
+    assert_true(kvf_is_ok(kvf_transport_open("tcp", &options, &transport, NULL)));
+    const struct kvf_transport_traits *traits = kvf_transport_traits(transport);
+    assert_false(traits->needs_tokens || traits->single_tenant);
+    assert_int_equal(traits->lane_blocks, 0);
+    kvf_transport_close(transport);
 }
 
 static void close__null__is_fine(void **state)
@@ -95,6 +128,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(open__name_that_is_not_built_in__unsupported_and_says_why,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            open__verbs_with_a_nic_that_is_not_there__unsupported_and_names_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nics__of_a_transport_that_chooses_none__none, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(traits__of_tcp__ask_nothing, set_up, tear_down),
         cmocka_unit_test(close__null__is_fine),
         cmocka_unit_test_setup_teardown(close__never_used__ends, set_up, tear_down),
         cmocka_unit_test_setup_teardown(listen__then_again_on_the_same_port__unavailable, set_up,
