@@ -63,7 +63,7 @@ class _Sampler:
 
 def pressure_of_two_engines_on_one_manager(case):
     """Twice the DRAM and more is asked for again and again, through one pool, with one SSD below it."""
-    seconds = _seconds(30)
+    seconds = _seconds(60)
     long = seconds > 100
     began = time.monotonic()
     a = case.daemon("a", ssd_mib=8192 if long else 2048, pool_mib=512,
@@ -95,7 +95,7 @@ def pressure_of_two_engines_on_one_manager(case):
 
 def overload_starves_nobody_and_exceeds_nothing(case):
     """48 engines of one consumer want 40 MiB each, ten times the 192 that it may hold; a modest one on another consumer has its own share."""
-    seconds = _seconds(15)
+    seconds = _seconds(30)
     a = case.daemon("a", pool_mib=512, listen=True)
     b, c = case.daemon("b", pool_mib=256), case.daemon("c", pool_mib=256)
     case.start(a, b, c)
