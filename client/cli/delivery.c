@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static const char *tier_name(enum kvf_tier tier)
 {
@@ -27,14 +28,20 @@ static cJSON *add_object(struct delivery *delivery, const char *key, unsigned co
     return object;
 }
 
+static bool is_stdout(const char *output)
+{
+    return strcmp(output, "-") == 0;
+}
+
 static void report_found(struct delivery *delivery, const struct delivered *block, const char *key,
                          const char *path)
 {
     delivery->found++;
     delivery->bytes += block->length;
     if (delivery->list == NULL) {
-        (void)printf("%s %" PRIu64 " bytes %s %s\n", key, block->length, tier_name(block->tier),
-                     origin_name(block->origin));
+        (void)fprintf(is_stdout(delivery->directory) ? stderr : stdout,
+                      "%s %" PRIu64 " bytes %s %s\n", key, block->length, tier_name(block->tier),
+                      origin_name(block->origin));
         return;
     }
     cJSON *object = add_object(delivery, key, KVF_OK);
@@ -55,11 +62,27 @@ static void report_missing(struct delivery *delivery, const struct delivered *bl
         (void)add_object(delivery, key, block->code);
 }
 
+enum words_exit delivery_judge(const char *what, const char *output, bool json, size_t blocks)
+{
+    if (output == NULL || output[0] == '\0')
+        return words_usage("%s: -o DIR is missing: name the directory for the blocks", what);
+    if (!is_stdout(output))
+        return WORDS_EXIT_OK;
+    if (blocks != 1)
+        return words_usage("%s: -o - writes one block to stdout, and %zu are asked for: name a "
+                           "directory (./- if it is to be called so)",
+                           what, blocks);
+    if (json)
+        return words_usage("%s: -o - and --json both want stdout: name a directory", what);
+    return WORDS_EXIT_OK;
+}
+
 enum words_exit delivery_begin(struct delivery *delivery, const char *what, const char *directory,
                                bool json)
 {
     struct kvf_why why = {""};
-    struct kvf_status status = files_make_directory(directory, &why);
+    struct kvf_status status =
+        is_stdout(directory) ? kvf_ok() : files_make_directory(directory, &why);
     if (!kvf_is_ok(status))
         return words_say(what, status, why.text);
     *delivery = (struct delivery){.what = what,
@@ -69,19 +92,28 @@ enum words_exit delivery_begin(struct delivery *delivery, const char *what, cons
     return WORDS_EXIT_OK;
 }
 
+static struct kvf_status write_block(const struct delivery *delivery, const struct delivered *block,
+                                     char path[PATH_MAX], struct kvf_why *why)
+{
+    char name[FILES_NAME_ROOM];
+    files_name(&block->key, name);
+    if (is_stdout(delivery->directory))
+        return files_write_to(STDOUT_FILENO, "stdout", block->data, (size_t)block->length, why);
+    if (snprintf(path, PATH_MAX, "%s/%s", delivery->directory, name) >= PATH_MAX)
+        return kvf_fail(KVF_MODULE_CLIENT, KVF_IO, ENAMETOOLONG);
+    return files_write(path, block->data, (size_t)block->length, why);
+}
+
 void delivery_take(struct delivery *delivery, const struct delivered *block)
 {
-    char key[KVF_KEY_TEXT_ROOM], name[FILES_NAME_ROOM], path[PATH_MAX];
+    char key[KVF_KEY_TEXT_ROOM], path[PATH_MAX];
     kvf_key_text(&block->key, key);
     if (block->code != KVF_OK) {
         report_missing(delivery, block, key);
         return;
     }
-    files_name(&block->key, name);
     struct kvf_why why = {""};
-    struct kvf_status status = kvf_fail(KVF_MODULE_CLIENT, KVF_IO, ENAMETOOLONG);
-    if (snprintf(path, sizeof(path), "%s/%s", delivery->directory, name) < (int)sizeof(path))
-        status = files_write(path, block->data, (size_t)block->length, &why);
+    struct kvf_status status = write_block(delivery, block, path, &why);
     if (kvf_is_ok(status)) {
         report_found(delivery, block, key, path);
         return;

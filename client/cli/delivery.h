@@ -1,5 +1,6 @@
 /* What came of the wanted blocks, for get and pull alike: each into a file of its own, whole or not at all, one line on
- * stdout (or one object for --json); what did not come on stderr. */
+ * stdout (or one object for --json); what did not come on stderr. `-o -` gives one block's bytes to stdout, and its line to
+ * stderr. */
 #ifndef KVFERRY_CLIENT_CLI_DELIVERY_H
 #define KVFERRY_CLIENT_CLI_DELIVERY_H
 
@@ -10,7 +11,7 @@
 
 struct delivery {
     const char *what;      /* the command, for messages; borrowed like all strings here */
-    const char *directory; /* where the files go */
+    const char *directory; /* where the files go; "-": one block to stdout */
     cJSON *list;           /* --json: one object a block; NULL: lines */
     enum words_exit code;  /* so far */
     uint64_t found, missing, bytes;
@@ -25,6 +26,8 @@ struct delivered {
     enum kvf_origin origin;
 };
 
+/* Is this -o possible for so many blocks? If not, it is said. */
+enum words_exit delivery_judge(const char *what, const char *output, bool json, size_t blocks);
 /* Makes the directory. On a failure it is said already and nothing is to be finished. */
 enum words_exit delivery_begin(struct delivery *delivery, const char *what, const char *directory,
                                bool json);

@@ -53,6 +53,13 @@ static int write_all(int fd, const void *data, size_t bytes)
     return 0;
 }
 
+struct kvf_status files_write_to(int fd, const char *name, const void *data, size_t bytes,
+                                 struct kvf_why *why)
+{
+    int error = write_all(fd, data, bytes);
+    return error == 0 ? kvf_ok() : fail_errno(why, "write", name, error);
+}
+
 static struct kvf_status write_in_place(const char *path, const void *data, size_t bytes,
                                         struct kvf_why *why)
 {

@@ -18,6 +18,10 @@ void files_name(const struct kvf_key *key, char name[FILES_NAME_ROOM]);
 KVF_MUST_USE struct kvf_status files_write(const char *path, const void *data, size_t bytes,
                                            struct kvf_why *why);
 
+/* All of it to an open file; `name` is what it is called. */
+KVF_MUST_USE struct kvf_status files_write_to(int fd, const char *name, const void *data,
+                                              size_t bytes, struct kvf_why *why);
+
 /* Make the directory and those above it; one that is there already is fine. */
 KVF_MUST_USE struct kvf_status files_make_directory(const char *path, struct kvf_why *why);
 

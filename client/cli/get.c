@@ -1,4 +1,5 @@
-/* kvferry get NS KEY... -o DIR [--source HOST:PORT]: each block into a file of its own, whole or not at all. */
+/* kvferry get NS KEY... -o DIR [--source HOST:PORT]: each block into a file of its own, whole or not at all; or one block to
+ * stdout (-o -). */
 #include "base/clock.h"
 #include "client/cli/cli.h"
 #include "client/cli/delivery.h"
@@ -120,8 +121,9 @@ enum words_exit cli_get(const struct cli_options *options, char **arguments, siz
     if (!kvf_is_ok(names_namespace(arguments[0], &why)) ||
         (options->source != NULL && !kvf_is_ok(names_address("--source", options->source, &why))))
         return words_usage("get: %s", why.text);
-    if (options->output == NULL || options->output[0] == '\0')
-        return words_usage("get: -o DIR is missing: name the directory for the blocks");
+    enum words_exit code = delivery_judge("get", options->output, options->json, count - 1);
+    if (code != WORDS_EXIT_OK)
+        return code;
     struct kvf_key *keys = NULL;
     struct fetch fetch = {.options = options,
                           .ns = arguments[0],
@@ -132,7 +134,6 @@ enum words_exit cli_get(const struct cli_options *options, char **arguments, siz
     if (!kvf_is_ok(status))
         return words_say("get", status, NULL);
     fetch.blocks = calloc(fetch.count, sizeof(*fetch.blocks));
-    enum words_exit code = WORDS_EXIT_FAILED;
     if (fetch.blocks == NULL) {
         code = words_say("get", kvf_fail(KVF_MODULE_CLIENT, KVF_NO_MEMORY, 0), NULL);
     } else {

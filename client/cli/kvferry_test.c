@@ -146,6 +146,9 @@ static void usage__wrong_words__exit_2_and_one_line(void **state)
         {{"put", "t/f", "k", "/dev/zero", "--run-dir", "/x"}, "larger than 128 MiB"},
         {{"get", "t/f", "--run-dir", "/x", "-o", "/x"}, "usage: kvferry get NS KEY..."},
         {{"get", "t/f", "k", "--run-dir", "/x"}, "-o DIR is missing"},
+        {{"get", "t/f", "k", "l", "-o", "-", "--run-dir", "/x"}, "one block to stdout"},
+        {{"get", "t/f", "k", "-o", "-", "--json", "--run-dir", "/x"}, "both want stdout"},
+        {{"pull", "t/f", "k", "l", "-o", "-", "--source", "[::1]:1"}, "one block to stdout"},
         {{"get", "t", "k", "--run-dir", "/x", "-o", "/x"}, "namespace 't'"},
         {{"get", "t/f", "k", "hex:zz", "--run-dir", "/x", "-o", "/x"}, "'z' is no hex digit"},
         {{"get", "t/f", "k", "--run-dir", "/x", "-o", "/x", "--source", "host"}, "HOST:PORT"},
@@ -207,6 +210,7 @@ static void no_daemon__every_command__exit_1_names_the_remedy(void **state)
         {"put", "--run-dir", d, "t/f", "hex:00ff", in_directory("file")},
         {"put", "--run-dir", d, "--", "t/f", "-key", in_directory("file")},
         {"get", "t/f", "k", "k", "-o", in_directory("blocks"), "--run-dir", d, "--source", "h:1"},
+        {"get", "t/f", "k", "-o", "-", "--run-dir", d},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int code = run_with("/dev/null", cases[i]);

@@ -54,7 +54,7 @@ static const struct command commands[] = {
     {"put", "put NS KEY FILE", "put a file as a block; of an existing key the first content stays",
      DAEMON, true, 3, 3, cli_put},
     {"get", "get NS KEY... -o DIR [--source HOST:PORT]",
-     "write blocks to DIR, from here or from the source, every byte checked",
+     "write blocks to DIR (-: one to stdout), from here or from the source, every byte checked",
      DAEMON | BIT(OPTION_OUTPUT) | BIT(OPTION_SOURCE), true, 2, SIZE_MAX, cli_get},
     {"pull", "pull NS KEY... --source HOST:PORT -o DIR [--tls-cert F --tls-key F --tls-ca F]",
      "as get, straight from the source: needs no daemon on this host",

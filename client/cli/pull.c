@@ -308,9 +308,9 @@ enum words_exit cli_pull(const struct cli_options *options, char **arguments, si
                                 kvf_clock_now_ns() + options->timeout_ms * KVF_NS_PER_MS};
     if (!kvf_is_ok(names_namespace(puller.ns, &why)))
         return words_usage("pull: %s", why.text);
-    if (options->output == NULL || options->output[0] == '\0')
-        return words_usage("pull: -o DIR is missing: name the directory for the blocks");
-    enum words_exit code = judge_source(options);
+    enum words_exit code = delivery_judge("pull", options->output, options->json, count - 1);
+    if (code == WORDS_EXIT_OK)
+        code = judge_source(options);
     if (code != WORDS_EXIT_OK)
         return code;
     struct kvf_status status = names_keys(arguments + 1, count - 1, &keys, &puller.count, &why);

@@ -77,6 +77,22 @@ def put_of_an_existing_key_keeps_the_first_content(case):
     expect_equal(a.stat()["puts"], {"blocks": 1, "exists": 2, "busy": 0}, "puts")
 
 
+def one_block_goes_to_stdout(case):
+    """Its bytes and nothing else; not a directory called `-`."""
+    a, b = case.pair()
+    text = bytes(range(32, 127)) * 1000
+    with open(case.path("in"), "wb") as file:
+        file.write(text)
+    a.put(NS, "k", case.path("in"))
+    a.settle()
+    for words in (("get", "--run-dir", b.run_dir), ("pull",)):
+        got = case.run("kvferry", *words, NS, "k", "-o", "-", "--source", a.source).must_end_with(0)
+        expect(got.out.encode() == text, f"{words[0]} -o -: other bytes on stdout")
+        missing = case.run("kvferry", *words, NS, "no", "-o", "-", "--source", a.source).must_end_with(4)
+        expect_equal(missing.out, "", f"{words[0]} -o - of a missing block, on stdout")
+    expect(not os.path.exists(case.path("-")), "a directory was made")
+
+
 def missing_keys_are_named_and_the_others_come(case):
     a, b = case.pair()
     keys, paths = case.files(3, MIB + 1)
