@@ -39,14 +39,14 @@ static inline const char *kvf_shortage_text(uint32_t shortage)
     static const char *const texts[KVF_SHORTAGE_COUNT] = {
         [KVF_SHORT_OF_NOTHING] = "no reason given",
         [KVF_SHORT_OF_INSTANCE] = "the instance's own share",
-        [KVF_SHORT_OF_IDENTITY] = "the identity's own share",
+        [KVF_SHORT_OF_IDENTITY] = "the identity's own share (--query-limit-per-identity-mib)",
         [KVF_SHORT_OF_SPECULATIVE] = "the share of what nobody waits for",
-        [KVF_SHORT_OF_QUERY] = "the query limit",
+        [KVF_SHORT_OF_QUERY] = "what all queries may hold (--query-limit-mib)",
         [KVF_SHORT_OF_CLASS] = "what all of its kind may hold",
         [KVF_SHORT_OF_MEMORY] = "memory in one piece",
         [KVF_SHORT_OF_TURN] = "its turn",
         [KVF_SHORT_OF_READS] = "the number of open Reads or of their blocks",
-        [KVF_SHORT_OF_GRANT] = "the size of one Read",
+        [KVF_SHORT_OF_GRANT] = "the size of one Read (--max-grant-mib)",
     };
     return texts[shortage < KVF_SHORTAGE_COUNT ? shortage : KVF_SHORT_OF_NOTHING];
 }

@@ -56,8 +56,12 @@ static void report_missing(struct delivery *delivery, const struct delivered *bl
 {
     delivery->missing++;
     delivery->code = words_exit_worse(delivery->code, words_exit_of_block(block->code));
-    words_note("%s: %s: %s (%s); %s", delivery->what, key, words_meaning(block->code),
-               kvf_code_name(block->code), words_remedy(block->code));
+    if (block->code == KVF_TOO_LARGE && block->limit != NULL)
+        words_note("%s: %s: larger than one caller may hold here: this daemon has %s (%s)",
+                   delivery->what, key, block->limit, kvf_code_name(block->code));
+    else
+        words_note("%s: %s: %s (%s); %s", delivery->what, key, words_meaning(block->code),
+                   kvf_code_name(block->code), words_remedy(block->code));
     if (delivery->list != NULL)
         (void)add_object(delivery, key, block->code);
 }

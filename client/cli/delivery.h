@@ -19,8 +19,9 @@ struct delivery {
 
 struct delivered {
     struct kvf_key key;
-    unsigned code;    /* enum kvf_code; not OK: it did not come, the rest is unset */
-    const void *data; /* borrowed */
+    unsigned code;     /* enum kvf_code; not OK: it did not come, the rest is unset */
+    const char *limit; /* TOO_LARGE: the limit that says so, by its flag; NULL: the source's */
+    const void *data;  /* borrowed */
     uint64_t length;
     enum kvf_tier tier;
     enum kvf_origin origin;

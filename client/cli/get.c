@@ -37,10 +37,11 @@ static struct kvf_status ask(struct fetch *fetch, struct kvf_get_block *blocks, 
     return kvf_get(fetch->client, &options, blocks, count, NULL);
 }
 
-static void take_block(struct fetch *fetch, const struct kvf_get_block *block)
+static void take_block(struct fetch *fetch, const struct kvf_get_block *block, const char *limit)
 {
     delivery_take(&fetch->delivery, &(struct delivered){.key = block->key,
                                                         .code = block->code,
+                                                        .limit = limit,
                                                         .data = block->data,
                                                         .length = block->length,
                                                         .tier = block->tier,
@@ -56,6 +57,9 @@ static struct kvf_status fetch_some(struct fetch *fetch, struct kvf_get_block *b
     /* The daemon is there, but these blocks will not come. */
     bool told =
         status.code == KVF_DEADLINE || status.code == KVF_TOO_LARGE || status.code == KVF_BUSY;
+    /* A block that a source finds too large is TOO_LARGE in an answer that is OK. */
+    char limit[WORDS_LIMIT_ROOM];
+    words_limit(limit, "--query-limit-per-instance-mib", kvf_client_max_get_bytes(fetch->client));
     if (told)
         mark(blocks, count, (enum kvf_code)status.code);
     else if (!kvf_is_ok(status))
@@ -64,7 +68,7 @@ static struct kvf_status fetch_some(struct fetch *fetch, struct kvf_get_block *b
         /* Beside the others it did not fit: it is asked for alone below. */
         if (!told && count > 1 && blocks[i].code == KVF_TOO_LARGE)
             continue;
-        take_block(fetch, &blocks[i]);
+        take_block(fetch, &blocks[i], told ? limit : NULL);
     }
     kvf_get_release(fetch->client, blocks, count);
     for (size_t i = 0; !told && count > 1 && i < count; i++) {

@@ -120,9 +120,15 @@ static enum words_exit put_input(const struct cli_options *options, const char *
     if (code != WORDS_EXIT_OK)
         return code;
     struct kvf_status status = kvf_put_begin(client, ns, put, 1, options->timeout_ms);
+    char limit[WORDS_LIMIT_ROOM];
+    words_limit(limit, "--dirty-limit-mib", kvf_client_max_put_bytes(client));
     if (kvf_is_ok(status) && put->code != KVF_OK && put->code != KVF_EXISTS)
         status = kvf_fail(KVF_MODULE_SERVER, put->code, 0);
-    if (!kvf_is_ok(status))
+    if (status.code == KVF_TOO_LARGE)
+        code = words_usage("put: %s has %" PRIu64 " bytes, and this daemon has %s (%s): put less "
+                           "at once, or raise it",
+                           input->name, input->bytes, limit, kvf_code_name(status.code));
+    else if (!kvf_is_ok(status))
         code = words_say("put", status, NULL);
     else if (put->code == KVF_OK)
         code = write_block(client, put, input);

@@ -12,8 +12,9 @@ struct words {
 static const struct words words[KVF_CODE_COUNT] = {
     [KVF_OK] = {"done", "nothing to do"},
     [KVF_INVALID] = {"the daemon refuses the request as senseless", "correct the command line"},
-    [KVF_TOO_LARGE] = {"larger than this daemon can ever hold for one caller",
-                       "use a smaller block, or a daemon with a larger --pool-mib"},
+    [KVF_TOO_LARGE] = {"larger than a daemon on its way ever holds at once",
+                       "the limit is named beside this line or in the daemon's log: raise it, or "
+                       "use smaller blocks"},
     [KVF_NOT_FOUND] = {"no such block here or at the source",
                        "check namespace and key, or name a --source that has it"},
     [KVF_EXISTS] = {"the key has content already", "nothing to do: the first content stays"},
@@ -125,6 +126,13 @@ void words_line(char *line, size_t room, const char *what, struct kvf_status sta
         (void)snprintf(line, room, "kvferry: %s: %s%s (%s); %s", what, words_meaning(status.code),
                        errno_text, kvf_code_name(status.code), words_remedy(status.code));
     words_clean(line);
+}
+
+void words_limit(char text[WORDS_LIMIT_ROOM], const char *flag, uint64_t bytes)
+{
+    const uint64_t mib = UINT64_C(1) << 20;
+    (void)snprintf(text, WORDS_LIMIT_ROOM, "%s %.*f", flag, bytes % mib == 0 ? 0 : 3,
+                   (double)bytes / (double)mib);
 }
 
 enum words_exit words_say(const char *what, struct kvf_status status, const char *why)

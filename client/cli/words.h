@@ -31,6 +31,10 @@ enum words_exit words_exit_worse(enum words_exit a, enum words_exit b);
 void words_line(char *line, size_t room, const char *what, struct kvf_status status,
                 const char *why);
 
+/* "--dirty-limit-mib 128": what a TOO_LARGE is about. */
+#define WORDS_LIMIT_ROOM 80
+void words_limit(char text[WORDS_LIMIT_ROOM], const char *flag, uint64_t bytes);
+
 /* Print that line on stderr; returns words_exit_of_call. */
 enum words_exit words_say(const char *what, struct kvf_status status, const char *why);
 

@@ -87,9 +87,20 @@ static void line__little_room__is_cut_and_ended(void **state)
     assert_int_equal(strlen(line), 15);
 }
 
+static void limit__whole_and_broken_mib__as_the_flag_says(void **state)
+{
+    (void)state;
+    char text[WORDS_LIMIT_ROOM];
+    words_limit(text, "--dirty-limit-mib", 128 << 20);
+    assert_string_equal(text, "--dirty-limit-mib 128");
+    words_limit(text, "--dirty-limit-mib", (128 << 20) + (1 << 19));
+    assert_string_equal(text, "--dirty-limit-mib 128.500");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(limit__whole_and_broken_mib__as_the_flag_says),
         cmocka_unit_test(meaning__every_code__has_words_and_a_remedy),
         cmocka_unit_test(exit_of_call__codes__as_promised),
         cmocka_unit_test(exit_of_block__codes__missing_unless_worse),

@@ -59,8 +59,8 @@ def blocks_too_large_for_a_small_daemon_are_refused_alone(case):
     a.put(NS, "small", small)
     a.put(NS, "large", large)
     a.settle()
-    b.must("put", NS, "large", large, code=2).must_name("TOO_LARGE")
-    b.get(NS, "small", "large", source=a, code=2).must_name("large", "TOO_LARGE")
+    b.must("put", NS, "large", large, code=2).must_name("--dirty-limit-mib 32", "TOO_LARGE")
+    b.get(NS, "small", "large", source=a, code=2).must_name("large", "--query-limit-per-instance-mib 36", "TOO_LARGE")
     case.same(small, b.output("small"), "pulled")
 
 
