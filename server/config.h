@@ -133,6 +133,9 @@ KVF_MUST_USE struct kvf_status kvf_config_load(int argc, char *const *argv,
 /* Free the strings and zero it; a zeroed struct is fine. */
 void kvf_config_release(struct kvf_config *config);
 
+/* What transport.h calls it; "tcp" for auto. */
+const char *kvf_config_transport_name(enum kvf_config_transport transport);
+
 /* The rule that start and `set read-batch-mib` share. A batch (bytes; 0 is always fine) that no
  * instance could ever reserve is INVALID with *why. Else *in_flight is how many Reads of it may
  * overlap: what was asked for, or floor(limit per instance / batch) where less; note (may be NULL)

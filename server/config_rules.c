@@ -3,6 +3,7 @@
 #include "base/address.h"
 #include "base/block.h"
 #include "server/config_table.h"
+#include "transport/transport.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -228,6 +229,17 @@ static struct kvf_status check_acl(const struct kvf_config *config, struct kvf_w
                        config->acl, config->listen != NULL ? "--listen" : "--peer");
 }
 
+const char *kvf_config_transport_name(enum kvf_config_transport transport)
+{
+    static const char *const names[] = {
+        [KVF_CONFIG_TRANSPORT_AUTO] = "tcp", /* every build has it */
+        [KVF_CONFIG_TRANSPORT_TCP] = "tcp",
+        [KVF_CONFIG_TRANSPORT_VERBS] = "verbs",
+        [KVF_CONFIG_TRANSPORT_UCX] = "ucx",
+    };
+    return names[transport];
+}
+
 static struct kvf_status check_network(struct kvf_config *config, struct kvf_why *why)
 {
     KVF_TRY(check_tls_set(config, why));
@@ -239,6 +251,11 @@ static struct kvf_status check_network(struct kvf_config *config, struct kvf_why
         return kvf_why_set(why, invalid(),
                            "--transport ucx lets every peer reach this process's memory: give "
                            "--ucx-trust-peers too, or use --transport tcp");
+    const char *transport = kvf_config_transport_name(config->transport);
+    if (!kvf_transport_is_built_in(transport))
+        return kvf_why_set(why, invalid(),
+                           "--transport %s: this build has no such transport: use --transport tcp",
+                           transport);
     if (!is_loopback(config->http))
         kvf_config_note(config,
                         "--http %.80s is off loopback: whoever reaches it reads the metrics",

@@ -4,6 +4,7 @@
 #include "base/test.h"
 #include "server/config_table.h"
 #include "storage/storage.h"
+#include "transport/transport.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,7 +180,7 @@ static void load__network_flags__land_in_their_fields(void **state)
         (char[]){"KVFERRY_RUN_DIR=/r"},        (char[]){"KVFERRY_TLS_CERT=c"},
         (char[]){"KVFERRY_TLS_KEY=k"},         (char[]){"KVFERRY_TLS_CA=a"},
         (char[]){"KVFERRY_ACL=acl.json"},      (char[]){"KVFERRY_NICS=mlx5_0,mlx5_1"},
-        (char[]){"KVFERRY_TRANSPORT=ucx"},     (char[]){"KVFERRY_UCX_TRUST_PEERS=true"},
+        (char[]){"KVFERRY_TRANSPORT=tcp"},     (char[]){"KVFERRY_UCX_TRUST_PEERS=true"},
         (char[]){"KVFERRY_SSD_PATH=/a,/b,/c"}, NULL};
     assert_true(
         kvf_is_ok(load_with("--listen 10.0.0.1:9470 --data-listen 10.0.0.1:9472 --data-advertise "
@@ -196,7 +197,7 @@ static void load__network_flags__land_in_their_fields(void **state)
     assert_string_equal(config.acl, "acl.json");
     assert_int_equal(config.nics.count, 2);
     assert_string_equal(config.nics.items[1], "mlx5_1");
-    assert_int_equal(config.transport, KVF_CONFIG_TRANSPORT_UCX);
+    assert_int_equal(config.transport, KVF_CONFIG_TRANSPORT_TCP);
     assert_true(config.ucx_trust_peers);
     assert_int_equal(config.ssd_paths.count, 3);
     assert_string_equal(config.ssd_paths.items[2], "/c");
@@ -208,13 +209,13 @@ static void load__choices__follow_the_table(void **state)
 {
     (void)state;
     loads("--run-dir /r --ssd-io pread --ssd-write-policy reuse --cache-pulled ssd --transport "
-          "verbs");
+          "tcp");
     assert_int_equal(config.ssd_io, KVF_CONFIG_SSD_IO_PREAD);
     assert_int_equal(config.ssd_write_policy, KVF_CONFIG_WRITE_REUSE);
     assert_int_equal(config.cache_pulled, KVF_CONFIG_CACHE_PULLED_SSD);
-    assert_int_equal(config.transport, KVF_CONFIG_TRANSPORT_VERBS);
-    loads("--run-dir /r --transport tcp");
     assert_int_equal(config.transport, KVF_CONFIG_TRANSPORT_TCP);
+    loads("--run-dir /r --transport auto");
+    assert_int_equal(config.transport, KVF_CONFIG_TRANSPORT_AUTO);
     refuses("--run-dir /r --transport rdma", "--transport rdma|auto|tcp|verbs|ucx");
     refuses("--run-dir /r --transport tc", "--transport tc ");
     refuses("--run-dir /r --transport tcp|verbs", "--transport");
@@ -400,6 +401,10 @@ static void load__impossible_combinations__are_refused(void **state)
             "--ssd-inflight-mib 1",
             "--ssd-io-kib 2048|--ssd-inflight-mib");
     refuses("--run-dir /r --transport ucx", "--ucx-trust-peers");
+    if (!kvf_transport_is_built_in("verbs"))
+        refuses("--run-dir /r --transport verbs", "--transport verbs|this build|tcp");
+    if (!kvf_transport_is_built_in("ucx"))
+        refuses("--run-dir /r --transport ucx --ucx-trust-peers", "--transport ucx|this build");
     refuses("--run-dir /r --pool-mib 3 --hugepages", "--pool-mib 3|even");
     refuses("--run-dir /r --pool-mib 64 --pull-limit-mib 65", "--pull-limit-mib 65|64 MiB");
     refuses("--run-dir /r --pool-mib 64 --max-grant-mib 65", "--max-grant-mib 65|--pool-mib");

@@ -97,15 +97,12 @@ static struct kvf_status start_memory(struct kvf_manager *manager, struct kvf_wh
 static struct kvf_status start_network(struct kvf_manager *manager, struct kvf_why *why)
 {
     const struct kvf_config *config = manager->config;
-    const char *name = config->transport == KVF_CONFIG_TRANSPORT_VERBS ? "verbs"
-                       : config->transport == KVF_CONFIG_TRANSPORT_UCX ? "ucx"
-                                                                       : "tcp";
     struct kvf_transport_options options = {
         .loop = manager->loop,
         .arenas = manager->arenas,
         .arena_count = kvf_pool_arena_count(manager->pool),
     };
-    KVF_TRY(kvf_transport_open(name, &options, &manager->transport, why));
+    KVF_TRY(kvf_transport_open(kvf_config_transport_name(config->transport), &options, &manager->transport, why));
     if (config->nics.count > 0 && strcmp(kvf_transport_name(manager->transport), "tcp") == 0)
         kvf_log_warning("manager", "--nics chooses nothing: with tcp the kernel routes");
     if (config->data_listen != NULL)

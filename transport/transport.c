@@ -14,6 +14,13 @@ static const struct transport_ops *find(const char *name)
     return NULL;
 }
 
+/* What stands in for one that is missing opens nothing, and so it closes nothing. */
+bool kvf_transport_is_built_in(const char *name)
+{
+    const struct transport_ops *ops = find(name);
+    return ops != NULL && ops->close != NULL;
+}
+
 struct kvf_status kvf_transport_open(const char *name, const struct kvf_transport_options *options,
                                      struct kvf_transport **give, struct kvf_why *why)
 {

@@ -64,6 +64,8 @@ struct kvf_transport_options {
     uint32_t lane_blocks; /* verbs: most blocks that a source lane has open; 0: 1024 */
 };
 
+/* Does this build have a transport of this name? (This host may lack what it needs all the same.) */
+bool kvf_transport_is_built_in(const char *name);
 /* name: "tcp", "verbs". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
 KVF_MUST_USE struct kvf_status kvf_transport_open(const char *name,
                                                   const struct kvf_transport_options *options,

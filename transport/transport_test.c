@@ -30,6 +30,7 @@ static void open__name_that_is_not_built_in__unsupported_and_says_why(void **sta
         struct kvf_why why = {0};
         struct kvf_status status = kvf_transport_open(names[i], &options, &transport, &why);
         assert_int_equal(status.code, KVF_UNSUPPORTED);
+        assert_false(kvf_transport_is_built_in(names[i]));
         assert_non_null(strstr(why.text, "tcp"));
         assert_null(transport);
     }
@@ -82,6 +83,7 @@ static void close__never_used__ends(void **state)
         struct kvf_transport *transport = NULL;
         assert_true(kvf_is_ok(kvf_transport_open("tcp", &options, &transport, NULL)));
         assert_string_equal(kvf_transport_name(transport), "tcp");
+        assert_true(kvf_transport_is_built_in("tcp"));
         kvf_transport_close(transport);
     }
 }

@@ -137,6 +137,12 @@ def refused_plaintext_off_loopback(case):
     _refused(case, 2, ["--ucx-trust-peers"], transport="ucx")
 
 
+def refused_transports_that_this_build_lacks(case):
+    """Also by --check-config."""
+    for extra in ([], ["--check-config"]):
+        _refused(case, 2, ["--transport ucx", "--transport tcp"], *extra, transport="ucx", ucx_trust_peers=True)
+
+
 def refused_acls(case):
     def acl(text):
         with open(case.path("acl.json"), "w") as file:
