@@ -81,6 +81,24 @@ def _restart(daemon, tls):
 # ---- the straight path ----
 
 
+def certificates_are_made_whole_or_not_at_all(case):
+    """What openssl refuses costs nobody the key that goes with a certificate."""
+    tls = case.path("tls")
+
+    def files():
+        return {name: open(f"{tls}/{name}", "rb").read() for name in sorted(os.listdir(tls))}
+
+    _certificates(case, "node-a", "node-b")
+    before = files()
+    expect_equal(list(before), ["ca.crt", "ca.key", "node-a.crt", "node-a.key", "node-b.crt", "node-b.key"], "made")
+    made = subprocess.run([f"{TOP}/deploy/make-certs", tls, "node-a", "node-b,IP:nonsense"], stderr=subprocess.PIPE)
+    expect(made.returncode != 0 and made.stderr, "an address that is none was accepted")
+    expect(files() == before, "something was changed all the same")
+    _certificates(case, "node-a")
+    after = files()
+    expect(after["node-a.key"] != before["node-a.key"] and after["ca.key"] == before["ca.key"], "the wrong key is new")
+
+
 def identity_put_here_get_there(case):
     a, b = _pair(case)
     keys, paths = case.files(12, MIB)
