@@ -78,7 +78,6 @@ static int serve(const struct kvf_config *config)
     (void)umask(077); /* sockets and files are ours until they are opened to others on purpose */
     signals.watch.fd = block_signals();
     raise_descriptor_limit();
-    kvf_config_log(config);
     struct kvf_status status = kvf_loop_create(&loop);
     if (kvf_is_ok(status))
         status = kvf_manager_create(config, loop, &signals.manager, &why);

@@ -103,8 +103,6 @@ static struct kvf_status start_network(struct kvf_manager *manager, struct kvf_w
         .arena_count = kvf_pool_arena_count(manager->pool),
     };
     KVF_TRY(kvf_transport_open(kvf_config_transport_name(config->transport), &options, &manager->transport, why));
-    if (config->nics.count > 0 && strcmp(kvf_transport_name(manager->transport), "tcp") == 0)
-        kvf_log_warning("manager", "--nics chooses nothing: with tcp the kernel routes");
     if (config->data_listen != NULL)
         KVF_TRY(kvf_transport_listen(manager->transport, config->data_listen, why));
     return kvf_rpc_create(manager->loop, &manager->rpc);
@@ -147,7 +145,6 @@ static struct kvf_status start_store(struct kvf_manager *manager, struct kvf_why
     };
     KVF_TRY(kvf_store_open(&options, &manager->store, why));
     manager->boot_epoch = kvf_store_boot_epoch(manager->store);
-    kvf_log_info("manager", "SSD: %s", kvf_store_io_text(manager->store));
     return kvf_ok();
 }
 
@@ -402,9 +399,16 @@ void manager_release(struct kvf_manager *manager)
     free(manager);
 }
 
+/* All that a start has to say. One that fails says only why, in main.c: nobody is to search for that line. */
 static void log_ready(const struct kvf_manager *manager)
 {
     const struct kvf_config *config = manager->config;
+    kvf_config_log(config);
+    kvf_trust_log(&manager->trust);
+    if (config->nics.count > 0 && strcmp(kvf_transport_name(manager->transport), "tcp") == 0)
+        kvf_log_warning("manager", "--nics chooses nothing: with tcp the kernel routes");
+    if (manager->store != NULL)
+        kvf_log_info("manager", "SSD: %s", kvf_store_io_text(manager->store));
     char listen[KVF_ADDRESS_TEXT_BYTES] = "none";
     struct kvf_address address;
     if (config->listen != NULL && kvf_address_parse(config->listen, &address)) {

@@ -81,18 +81,13 @@ static struct kvf_status open_tls(struct kvf_trust *trust, struct kvf_why *why)
         .context = trust,
     };
     kvf_files_watch_start(&trust->tls_watch);
-    KVF_TRY(kvf_rpc_tls_open(files, &trust->tls, why));
-    log_certificate(trust, "");
-    return kvf_ok();
+    return kvf_rpc_tls_open(files, &trust->tls, why);
 }
 
 static struct kvf_status open_acl(struct kvf_trust *trust, struct kvf_why *why)
 {
-    if (trust->options.acl == NULL) {
-        kvf_log_warning("trust", "no ACL: any tenant name is accepted, and all who reach this node "
-                                 "share one pool and one trust");
+    if (trust->options.acl == NULL)
         return kvf_ok();
-    }
     trust->acl_watch = (struct kvf_files_watch){
         .loop = trust->options.loop,
         .paths = {trust->options.acl},
@@ -100,9 +95,7 @@ static struct kvf_status open_acl(struct kvf_trust *trust, struct kvf_why *why)
         .context = trust,
     };
     kvf_files_watch_start(&trust->acl_watch);
-    KVF_TRY(kvf_acl_open(trust->options.acl, &trust->acl, why));
-    warn_of_shares(trust);
-    return kvf_ok();
+    return kvf_acl_open(trust->options.acl, &trust->acl, why);
 }
 
 struct kvf_status kvf_trust_open(struct kvf_trust *trust, const struct kvf_trust_options *options,
@@ -112,6 +105,17 @@ struct kvf_status kvf_trust_open(struct kvf_trust *trust, const struct kvf_trust
     KVF_TRY(kvf_audit_create(options->loop, NULL, NULL, &trust->audit));
     KVF_TRY(open_tls(trust, why));
     return open_acl(trust, why);
+}
+
+void kvf_trust_log(const struct kvf_trust *trust)
+{
+    if (trust->tls != NULL)
+        log_certificate(trust, "");
+    if (trust->acl != NULL)
+        warn_of_shares(trust);
+    else
+        kvf_log_warning("trust", "no ACL: any tenant name is accepted, and all who reach this node "
+                                 "share one pool and one trust");
 }
 
 void kvf_trust_close(struct kvf_trust *trust)

@@ -33,6 +33,8 @@ struct kvf_trust {
 KVF_MUST_USE struct kvf_status kvf_trust_open(struct kvf_trust *trust,
                                               const struct kvf_trust_options *options,
                                               struct kvf_why *why);
+/* For the log of a start: whom we are, and what is not kept from whom. */
+void kvf_trust_log(const struct kvf_trust *trust);
 /* Read everything again; reason, for the log: "SIGHUP". */
 void kvf_trust_reload(struct kvf_trust *trust, const char *reason);
 /* After kvf_rpc_destroy, and when nobody holds acl or audit. A zeroed one is fine. */

@@ -40,7 +40,8 @@ def _refused(case, code, names, *extra, **changes):
     """This start fails as it must, and leaves everything as it was."""
     words = _flags(case, **changes) + list(extra)
     before = _snapshot(case.directory)
-    case.run("kvferryd", *words, seconds=60).must_end_with(code).must_name(*names)
+    result = case.run("kvferryd", *words, seconds=60).must_end_with(code).must_name(*names)
+    expect_equal(len(result.err.splitlines()), 1, f"lines of kvferryd {' '.join(words)}, log included")
     after = _snapshot(case.directory)
     created = sorted(set(after) - set(before))
     expect(not created, f"kvferryd {' '.join(words)}: was refused, but created {created}")
