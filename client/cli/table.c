@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define NAME_WIDTH 17 /* with the space behind it */
+#define LINE_WIDTH 100
+#define TEXT_ROOM 256 /* of a name or value; longer ones are cut */
 
 void table_bytes_text(double bytes, char text[24])
 {
@@ -27,45 +29,62 @@ static bool is_bytes(const char *section, const char *name)
 }
 
 /* Names and texts are the daemon's: what could move the cursor must not reach the terminal. */
-static void print_text(FILE *out, const char *text, int width)
+static void clean_text(char text[TEXT_ROOM], const char *foreign)
 {
-    char clean[256];
-    (void)snprintf(clean, sizeof(clean), "%s", text);
-    words_clean(clean);
-    (void)fprintf(out, "%-*s", width, clean);
+    (void)snprintf(text, TEXT_ROOM, "%s", foreign);
+    words_clean(text);
 }
 
-static void print_value(FILE *out, const char *section, const char *name, const cJSON *value)
+static void number_text(char text[TEXT_ROOM], const char *section, const char *name, double number)
 {
-    if (cJSON_IsString(value)) {
-        print_text(out, value->valuestring, 0);
-        return;
-    }
-    if (!cJSON_IsNumber(value)) {
-        (void)fputs(cJSON_IsTrue(value) ? "yes" : cJSON_IsFalse(value) ? "no" : "-", out);
-        return;
-    }
-    double number = value->valuedouble;
     /* Whole numbers with every digit, as far as a double has them. */
-    (void)fprintf(out, number == floor(number) && number < 0x1p53 ? "%.0f" : "%.15g", number);
+    bool whole = number == floor(number) && number < 0x1p53;
+    int length = snprintf(text, TEXT_ROOM, whole ? "%.0f" : "%.15g", number);
     if (is_bytes(section, name) && number >= 1024) {
-        char text[24];
-        table_bytes_text(number, text);
-        (void)fprintf(out, " (%s)", text);
+        char bytes[24];
+        table_bytes_text(number, bytes);
+        (void)snprintf(text + length, TEXT_ROOM - (size_t)length, " (%s)", bytes);
     }
 }
 
+static void value_text(char text[TEXT_ROOM], const char *section, const char *name,
+                       const cJSON *value)
+{
+    if (cJSON_IsString(value))
+        clean_text(text, value->valuestring);
+    else if (cJSON_IsNumber(value))
+        number_text(text, section, name, value->valuedouble);
+    else
+        clean_text(text, cJSON_IsTrue(value) ? "yes" : cJSON_IsFalse(value) ? "no" : "-");
+}
+
+static void print_name(FILE *out, const char *name)
+{
+    char text[TEXT_ROOM];
+    clean_text(text, name);
+    (void)fprintf(out, "%-*s", NAME_WIDTH, text);
+}
+
+/* As many to a line as fit it. */
 static void print_members(FILE *out, const char *section, const cJSON *object)
 {
     const cJSON *member;
-    const char *separator = "";
+    size_t column = NAME_WIDTH;
     cJSON_ArrayForEach(member, object)
     {
-        (void)fputs(separator, out);
-        print_text(out, member->string == NULL ? "" : member->string, 0);
-        (void)fputc(' ', out);
-        print_value(out, section, member->string == NULL ? "" : member->string, member);
-        separator = ", ";
+        char name[TEXT_ROOM], value[TEXT_ROOM];
+        clean_text(name, member->string == NULL ? "" : member->string);
+        value_text(value, section, name, member);
+        size_t width = strlen(name) + 1 + strlen(value);
+        if (member != object->child && column + 2 + width >= LINE_WIDTH) {
+            (void)fprintf(out, ",\n%*s", NAME_WIDTH, "");
+            column = NAME_WIDTH;
+        } else if (member != object->child) {
+            (void)fputs(", ", out);
+            column += 2;
+        }
+        (void)fprintf(out, "%s %s", name, value);
+        column += width;
     }
     (void)fputc('\n', out);
 }
@@ -79,17 +98,18 @@ void table_print(FILE *out, const cJSON *object)
         if (cJSON_IsArray(member)) {
             cJSON_ArrayForEach(element, member)
             {
-                print_text(out, name, NAME_WIDTH);
+                print_name(out, name);
                 print_members(out, name, element);
             }
             continue;
         }
-        print_text(out, name, NAME_WIDTH);
+        print_name(out, name);
         if (cJSON_IsObject(member)) {
             print_members(out, name, member);
         } else {
-            print_value(out, "", name, member);
-            (void)fputc('\n', out);
+            char value[TEXT_ROOM];
+            value_text(value, "", name, member);
+            (void)fprintf(out, "%s\n", value);
         }
     }
 }

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* One line a member: `pull  reads 3, blocks 24, bytes 226492416 (216.0 MiB)`; an array of objects one line each. Control
- * bytes in texts become '?'. */
+/* One line a member: `pull  reads 3, blocks 24, bytes 226492416 (216.0 MiB)`; an array of objects one line each. What
+ * is longer than 100 columns goes on below. Control bytes in texts become '?'. */
 void table_print(FILE *out, const cJSON *object);
 
 /* "216.0 MiB"; room for it is 24. */

@@ -33,6 +33,28 @@ static void print__stat__one_line_a_part(void **state)
              "ssd              path /b, read_only yes\n");
 }
 
+static void print__many_members__go_on_below_each_other(void **state)
+{
+    (void)state;
+    print_is("{\"ssd\":[{\"path\":\"/var/lib/kvferry/nvme0\",\"capacity_bytes\":536870912,"
+             "\"used_bytes\":4096,\"read_sets\":1,\"read_sqes\":2}]}",
+             "ssd              path /var/lib/kvferry/nvme0, capacity_bytes 536870912 (512.0 MiB),\n"
+             "                 used_bytes 4096 (4.0 KiB), read_sets 1, read_sqes 2\n");
+}
+
+/* What is longer than a line has one of its own. */
+static void print__long_value__is_alone_in_its_line(void **state)
+{
+    (void)state;
+    char json[400], expected[400], path[120];
+    memset(path, 'p', sizeof(path) - 1);
+    path[sizeof(path) - 1] = '\0';
+    (void)snprintf(json, sizeof(json), "{\"s\":{\"a\":1,\"p\":\"%s\",\"b\":2}}", path);
+    (void)snprintf(expected, sizeof(expected), "%-17sa 1,\n%17sp %s,\n%17sb 2\n", "s", "", path,
+                   "");
+    print_is(json, expected);
+}
+
 static void print__odd_shapes__stay_lines(void **state)
 {
     (void)state;
@@ -71,6 +93,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(print__stat__one_line_a_part),
+        cmocka_unit_test(print__many_members__go_on_below_each_other),
+        cmocka_unit_test(print__long_value__is_alone_in_its_line),
         cmocka_unit_test(print__odd_shapes__stay_lines),
         cmocka_unit_test(print__control_bytes_in_names__do_not_reach_the_terminal),
         cmocka_unit_test(bytes_text__units),
