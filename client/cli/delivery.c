@@ -56,14 +56,36 @@ static void report_missing(struct delivery *delivery, const struct delivered *bl
 {
     delivery->missing++;
     delivery->code = words_exit_worse(delivery->code, words_exit_of_block(block->code));
-    if (block->code == KVF_TOO_LARGE && block->limit != NULL)
+    if (block->code == KVF_UNAVAILABLE) {
+        if (delivery->unreachable++ == 0)
+            (void)snprintf(delivery->first_unreachable, KVF_KEY_TEXT_ROOM, "%s", key);
+    } else if (block->code == KVF_TOO_LARGE && block->limit != NULL) {
         words_note("%s: %s: larger than one caller may hold here: this daemon has %s (%s)",
                    delivery->what, key, block->limit, kvf_code_name(block->code));
-    else
+    } else {
         words_note("%s: %s: %s (%s); %s", delivery->what, key, words_meaning(block->code),
                    kvf_code_name(block->code), words_remedy(block->code));
+    }
     if (delivery->list != NULL)
         (void)add_object(delivery, key, block->code);
+}
+
+/* It is one thing that is wrong, however many blocks were asked for. */
+static void report_unreachable(const struct delivery *delivery)
+{
+    char others[32] = "";
+    if (delivery->unreachable == 0)
+        return;
+    if (delivery->unreachable > 1)
+        (void)snprintf(others, sizeof(others), " and %" PRIu64 " more", delivery->unreachable - 1);
+    if (delivery->source != NULL)
+        words_note("%s: %s%s: no kvferryd answers at %s (UNAVAILABLE); %s", delivery->what,
+                   delivery->first_unreachable, others, delivery->source,
+                   words_remedy(KVF_UNAVAILABLE));
+    else
+        words_note("%s: %s%s: no --peer of this daemon answers (UNAVAILABLE); name a --source, or "
+                   "see the daemon's log",
+                   delivery->what, delivery->first_unreachable, others);
 }
 
 enum words_exit delivery_judge(const char *what, const char *output, bool json, size_t blocks)
@@ -82,7 +104,7 @@ enum words_exit delivery_judge(const char *what, const char *output, bool json, 
 }
 
 enum words_exit delivery_begin(struct delivery *delivery, const char *what, const char *directory,
-                               bool json)
+                               const char *source, bool json)
 {
     struct kvf_why why = {""};
     struct kvf_status status =
@@ -91,6 +113,7 @@ enum words_exit delivery_begin(struct delivery *delivery, const char *what, cons
         return words_say(what, status, why.text);
     *delivery = (struct delivery){.what = what,
                                   .directory = directory,
+                                  .source = source,
                                   .list = json ? cJSON_CreateArray() : NULL,
                                   .code = WORDS_EXIT_OK};
     return WORDS_EXIT_OK;
@@ -129,6 +152,7 @@ void delivery_take(struct delivery *delivery, const struct delivered *block)
 
 enum words_exit delivery_finish(struct delivery *delivery, const char *ns)
 {
+    report_unreachable(delivery);
     if (delivery->list == NULL)
         return delivery->code;
     cJSON *object = cJSON_CreateObject();
@@ -143,6 +167,7 @@ enum words_exit delivery_finish(struct delivery *delivery, const char *ns)
 
 enum words_exit delivery_abandon(struct delivery *delivery)
 {
+    report_unreachable(delivery);
     cJSON_Delete(delivery->list);
     delivery->list = NULL;
     return delivery->code;

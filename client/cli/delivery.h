@@ -12,9 +12,13 @@
 struct delivery {
     const char *what;      /* the command, for messages; borrowed like all strings here */
     const char *directory; /* where the files go; "-": one block to stdout */
+    const char *source;    /* that was named; NULL: none */
     cJSON *list;           /* --json: one object a block; NULL: lines */
     enum words_exit code;  /* so far */
     uint64_t found, missing, bytes;
+    uint64_t
+        unreachable; /* of the missing ones: nobody answers at the source. One line for all of them */
+    char first_unreachable[KVF_KEY_TEXT_ROOM];
 };
 
 struct delivered {
@@ -31,7 +35,7 @@ struct delivered {
 enum words_exit delivery_judge(const char *what, const char *output, bool json, size_t blocks);
 /* Makes the directory. On a failure it is said already and nothing is to be finished. */
 enum words_exit delivery_begin(struct delivery *delivery, const char *what, const char *directory,
-                               bool json);
+                               const char *source, bool json);
 /* Write it, or say why it is missing. */
 void delivery_take(struct delivery *delivery, const struct delivered *block);
 /* Print what --json wants and return the exit code. */

@@ -105,7 +105,8 @@ static enum words_exit run(struct fetch *fetch)
         cli_open("get", fetch->options->run_dir, fetch->options->timeout_ms, &fetch->client);
     if (code != WORDS_EXIT_OK)
         return code;
-    code = delivery_begin(&fetch->delivery, "get", fetch->options->output, fetch->options->json);
+    code = delivery_begin(&fetch->delivery, "get", fetch->options->output, fetch->options->source,
+                          fetch->options->json);
     if (code != WORDS_EXIT_OK) {
         (void)kvf_client_close(fetch->client);
         return code;

@@ -245,8 +245,8 @@ static void pull_all(struct puller *puller)
 static enum words_exit run(struct puller *puller)
 {
     struct kvf_why why = {""};
-    enum words_exit code =
-        delivery_begin(&puller->delivery, "pull", puller->options->output, puller->options->json);
+    enum words_exit code = delivery_begin(&puller->delivery, "pull", puller->options->output,
+                                          puller->options->source, puller->options->json);
     if (code != WORDS_EXIT_OK)
         return code;
     struct kvf_status status = open_parts(puller, &why);
