@@ -131,7 +131,8 @@ class Bench:
     def _prepare(self, programs, arguments):
         os.makedirs(f"{self.work}/host/bin")
         os.makedirs(f"{self.work}/sync")
-        shutil.copy2(f"{HERE}/guest/lib.sh", f"{self.work}/host/")
+        for name in ("lib.sh", "acl.json"):
+            shutil.copy2(f"{HERE}/guest/{name}", f"{self.work}/host/")
         if self.script.path:
             shutil.copy2(self.script.path, f"{self.work}/host/script")
         for program in programs:
@@ -193,17 +194,20 @@ class Bench:
     def _serve(self):
         """A guest asks by a file sync/ask.*: `cut ROLE`, `on ROLE`, `cycle ROLE`. It is answered when the file is gone."""
         for name in sorted(os.listdir(f"{self.work}/sync")):
-            if not name.startswith("ask."):
-                continue
-            path = f"{self.work}/sync/{name}"
-            with open(path) as file:
-                verb, role = file.read().split()
-            guest = self.guests[role]
-            if verb in ("cut", "cycle") and guest.process:
-                self.power_cut(guest)
-            if verb in ("on", "cycle") and not guest.process:
-                self.power_on(guest)
-            os.unlink(path)
+            if name.startswith("ask."):
+                with open(f"{self.work}/sync/{name}") as file:
+                    verb, _, role = file.read().strip().partition(" ")
+                os.unlink(f"{self.work}/sync/{name}")
+                self._switch(verb, self.guests.get(role))
+
+    def _switch(self, verb, guest):
+        if guest is None or verb not in ("cut", "on", "cycle"):
+            self.log("-", f"a guest asks for {verb!r}, or for a guest that is not there")
+            return
+        if verb != "on" and guest.process:
+            self.power_cut(guest)
+        if verb != "cut" and not guest.process:
+            self.power_on(guest)
 
     # ---- a run ----
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 # Tools of this host that busybox lacks. Found along SEARCH; PACKAGES says where one that is missing comes from.
-TOOLS = "ip tc rdma mkfs.ext4 e2fsck dmsetup ibv_devices ibv_devinfo rping ib_read_bw".split()
+TOOLS = "ip ss tc rdma mkfs.ext4 e2fsck dmsetup ibv_devices ibv_devinfo rping ib_read_bw".split()
 PACKAGES = "iproute2 e2fsprogs dmsetup ibverbs-utils rdmacm-utils perftest busybox-static"
 SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # What no program names and libraries open when they run: the verbs provider, and libgcc_s for threads that end.

@@ -33,7 +33,7 @@ eventually() { # SECONDS COMMAND...: try until it ends with 0
 
 barrier() { # NAME: wait for the other guest to come here too; each name once
     touch "/sync/at.$1.$ROLE"
-    eventually 100 test -e "/sync/at.$1.$PEER" || fail "$PEER did not come to $1"
+    eventually 300 test -e "/sync/at.$1.$PEER" || fail "$PEER did not come to $1"
 }
 
 # ---- power ----
@@ -45,6 +45,10 @@ power() { # cut|on|cycle ROLE: this host does it; who cuts itself does not retur
 }
 
 # ---- network ----
+
+# busybox's shell prefers applets of its own, whatever PATH says.
+ip() { /usr/bin/ip "$@"; }
+tc() { /usr/bin/tc "$@"; }
 
 network_up() { # eth0 with MTU 9000
     must modprobe virtio_net
@@ -67,23 +71,23 @@ netem_off() { must tc qdisc del dev eth0 root; }
 
 export DM_DISABLE_UDEV=1
 
-drive_up() {
+drive_up() { # [WORDS FOR mkfs.ext4...]
     for module in crc32c_generic ext4 nvme dm-mod; do must modprobe $module; done
     eventually 10 test -b /dev/nvme0n1 || fail "no NVMe drive: the script needs a line '#: drive $ROLE MIB'"
-    DRIVE_SECTORS=$(cat /sys/block/nvme0n1/size)
+    DRIVE_SECTORS=$(($(cat /sys/block/nvme0n1/size) - 8)) # the rest is for `misdirecting`
     must dmsetup create drive --table "$(drive_table linear)"
-    [ "$BOOT" -gt 1 ] || must mkfs.ext4 -q /dev/mapper/drive # a later boot finds what the power cut left
+    [ "$BOOT" -gt 1 ] || must mkfs.ext4 -q "$@" /dev/mapper/drive # a later boot finds what the power cut left
     must mount -t ext4 /dev/mapper/drive /drive
 }
 drive_table() { # what drive_becomes takes
-    local whole="0 $DRIVE_SECTORS" drive="/dev/nvme0n1 0"
+    local whole="0 $DRIVE_SECTORS" drive="/dev/nvme0n1 0" ahead="/dev/nvme0n1 8"
     case $1 in
     linear) echo "$whole linear $drive" ;;
     delayed) echo "$whole delay $drive $2 $drive $3" ;;
     failing) echo "$whole error" ;;
     failing-writes) echo "$whole flakey $drive 0 3600 1 error_writes" ;;
     flakey) echo "$whole flakey $drive $2 $3 1 error_writes" ;;
-    rotting) echo "$whole flakey $drive 0 3600 5 corrupt_bio_byte $2 r 255 0" ;;
+    misdirecting) echo "$whole flakey $ahead 0 3600 1 error_writes" ;;
     esac
 }
 # linear                    as it is
@@ -91,10 +95,10 @@ drive_table() { # what drive_becomes takes
 # failing                   every read and write fails
 # failing-writes            every write fails
 # flakey GOOD_S BAD_S       writes fail for BAD_S seconds out of GOOD_S + BAD_S
-# rotting BYTE              byte number BYTE of every read is 255
+# misdirecting              every read brings what lies 4 KiB further on, every write fails
 drive_becomes() {
-    local module=${1%%-*}
-    case $1 in delayed) modprobe dm-delay ;; flakey | rotting | failing-writes) modprobe dm-flakey ;; esac
+    dmesg -n 2 # the kernel's errors are expected from now on
+    case $1 in delayed) modprobe dm-delay ;; flakey | failing-writes | misdirecting) modprobe dm-flakey ;; esac
     must dmsetup suspend --noflush --nolockfs drive
     must dmsetup load drive --table "$(drive_table "$@")"
     must dmsetup resume drive
@@ -107,6 +111,9 @@ PORT=9470
 
 ferry() { kvferry --run-dir $RUN "$@"; }
 
+# Between hosts daemons need TLS and an ACL: the script says `#: certificates`, and each daemon trusts the other one.
+TRUST="--tls-cert /host/tls/$ROLE.crt --tls-key /host/tls/$ROLE.key --tls-ca /host/tls/ca.crt --acl /host/acl.json"
+
 daemon_start() { # FLAGS...: READY when this returns. Its log is sync/ROLE.log
     mkdir -p $RUN
     GAUGES="query_bytes leases pinned_bytes dirty_bytes quarantine_bytes"
@@ -114,7 +121,7 @@ daemon_start() { # FLAGS...: READY when this returns. Its log is sync/ROLE.log
     echo "== boot $BOOT" >>"/sync/$ROLE.log"
     kvferryd --node-id "$ROLE" --run-dir $RUN --http 127.0.0.1:0 "$@" 2>>"/sync/$ROLE.log" &
     DAEMON=$!
-    eventually 60 daemon_spoke || fail "kvferryd did not become READY: $(tail -n 1 "/sync/$ROLE.log")"
+    eventually 120 daemon_spoke || fail "kvferryd did not become READY: $(tail -n 1 "/sync/$ROLE.log")"
 }
 daemon_spoke() {
     kill -0 $DAEMON 2>/dev/null || fail "kvferryd ended: $(tail -n 1 "/sync/$ROLE.log")"
