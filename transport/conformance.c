@@ -4,7 +4,6 @@
 
 #include "transport/conformance_cases.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const char *transport_name;
@@ -44,6 +43,7 @@ static int run_suite(void)
         TEST(withdraw__at_random_on_both_sides__each_ends_once_and_is_let_go),
         TEST(close__by_the_consumer_under_way__all_end),
         TEST(close__by_the_source_under_way__all_end),
+        TEST(close__by_the_consumer_while_bytes_come__memory_is_let_go),
         TEST(close__then_withdraw_and_land__ends_once),
         TEST(close__other_side_first__late_reads_still_end),
         TEST(close__by_the_source_after_sending__ends_with_truth),
@@ -56,8 +56,11 @@ static int run_suite(void)
         TEST(invite__deadline_already_over__closed_with_deadline),
         TEST(connect__bad_address__invalid_and_no_lane),
         TEST(death__of_the_source__blocks_end_unavailable),
+        TEST(death__of_the_source_while_bytes_come__right_or_unavailable),
         TEST(death__of_the_consumer__blocks_end_unavailable),
+        TEST(death__of_the_consumer_while_bytes_go__source_memory_comes_back),
         TEST(stop__of_the_source__nothing_ends_until_we_close),
+        TEST(stop__of_the_source_while_bytes_come__right_or_cancelled),
         TEST(stop__of_the_consumer__source_lets_go_when_it_closes),
         TEST(stop__of_one_consumer__other_lanes_go_on),
     };
@@ -68,14 +71,12 @@ int conformance_run(const char *transport, int argc, char **argv)
 {
     transport_name = transport;
     if (argc == 2 && strcmp(argv[1], "source") == 0)
-        return conformance_be_source(transport);
+        return conformance_be_source(transport, 10 * KVF_MIB);
+    if (argc == 2 && strcmp(argv[1], "whole source") == 0)
+        return conformance_be_source(transport, 20 * KVF_MIB);
     if (argc == 2 && strcmp(argv[1], "consumer") == 0)
         return conformance_be_consumer(transport);
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
-    if (!testbed_can_open(transport)) {
-        (void)fprintf(stderr, "SKIPPED: this host has no transport %s\n", transport);
-        return 0;
-    }
-    return run_suite();
+    return testbed_can_open(transport) ? run_suite() : 0;
 }

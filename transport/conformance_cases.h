@@ -8,7 +8,7 @@
 struct testbed_read *conformance_big(struct testbed_end *end, uint64_t id, uint64_t landed);
 
 /* The other process: what main returns there. */
-int conformance_be_source(const char *transport);
+int conformance_be_source(const char *transport, uint64_t landed);
 int conformance_be_consumer(const char *transport);
 
 void transfer__odd_sizes_and_places__equal_and_nothing_else_touched(void **state);
@@ -27,6 +27,7 @@ void withdraw__expected_blocks_at_once__cancelled_and_memory_left_alone(void **s
 void withdraw__at_random_on_both_sides__each_ends_once_and_is_let_go(void **state);
 void close__by_the_consumer_under_way__all_end(void **state);
 void close__by_the_source_under_way__all_end(void **state);
+void close__by_the_consumer_while_bytes_come__memory_is_let_go(void **state);
 void close__then_withdraw_and_land__ends_once(void **state);
 void close__other_side_first__late_reads_still_end(void **state);
 void close__by_the_source_after_sending__ends_with_truth(void **state);
@@ -39,6 +40,9 @@ void connect__wrong_answer__denied(void **state);
 void invite__deadline_already_over__closed_with_deadline(void **state);
 void connect__bad_address__invalid_and_no_lane(void **state);
 void death__of_the_source__blocks_end_unavailable(void **state);
+void death__of_the_source_while_bytes_come__right_or_unavailable(void **state);
+void death__of_the_consumer_while_bytes_go__source_memory_comes_back(void **state);
+void stop__of_the_source_while_bytes_come__right_or_cancelled(void **state);
 void death__of_the_consumer__blocks_end_unavailable(void **state);
 void stop__of_the_source__nothing_ends_until_we_close(void **state);
 void stop__of_the_consumer__source_lets_go_when_it_closes(void **state);

@@ -58,6 +58,35 @@ void close__by_the_source_under_way__all_end(void **state)
         close_with_blocks_under_way(&testbed.source, &testbed.consumer);
 }
 
+/* What has ended is overwritten at once, and nothing that was on its way may still land there. */
+void close__by_the_consumer_while_bytes_come__memory_is_let_go(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 30; i++) {
+        struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+        struct testbed_read *from = conformance_big(&testbed.source, 1, 20 * KVF_MIB);
+        to->scribble = true;
+        testbed_lanes_open();
+        testbed_expect(to);
+        testbed_offer(from);
+        testbed_serve_ms((unsigned)testbed_random(20));
+        kvf_lane_close(testbed.consumer.lane);
+        testbed_wait_closed(&testbed.consumer);
+        testbed_wait_closed(&testbed.source);
+        testbed_serve_ms(5);
+        assert_int_equal(to->ended, 2);
+        for (uint32_t b = 0; b < 2; b++) {
+            struct kvf_extent extent = to->blocks[b].extent;
+            if (kvf_is_ok(to->blocks[b].status))
+                testbed_check_ok(to, from, b);
+            else
+                assert_true(testbed_is_untouched(kvf_extent_at(extent), extent.bytes));
+        }
+        free(to);
+        free(from);
+    }
+}
+
 void close__then_withdraw_and_land__ends_once(void **state)
 {
     (void)state;

@@ -7,6 +7,8 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +23,47 @@ struct other {
     pid_t pid;
     int to, from;
 };
+
+/* ---- tokens between the two ---- */
+
+struct far_token {
+    uint32_t block, length;
+    uint8_t bytes[KVF_TOKEN_MAX_BYTES];
+};
+
+static int tell_fd;
+static struct kvf_watch hearing;
+static struct testbed_read *hearer;
+
+static void tell_far(struct testbed_read *from, const struct kvf_lane_token *tokens, size_t count)
+{
+    (void)from;
+    for (size_t i = 0; i < count; i++) {
+        struct far_token token = {.block = tokens[i].block, .length = tokens[i].length};
+        memcpy(token.bytes, tokens[i].bytes, tokens[i].length);
+        (void)!write(tell_fd, &token, sizeof(token));
+    }
+}
+
+static void hear_token(struct kvf_watch *watch, uint32_t events)
+{
+    struct far_token token;
+    (void)events;
+    if (read(watch->fd, &token, sizeof(token)) != sizeof(token))
+        kvf_watch_stop(testbed.loop, watch);
+    else if (hearer->ended < hearer->expected)
+        assert_true(kvf_is_ok(
+            kvf_lane_take(&hearer->read, token.block, token.bytes, (uint8_t)token.length)));
+}
+
+static void hear_tokens(int fd, struct testbed_read *to)
+{
+    hearer = to;
+    hearing = (struct kvf_watch){.fd = fd, .events = EPOLLIN, .ready = hear_token};
+    assert_true(kvf_is_ok(kvf_watch_start(testbed.loop, &hearing)));
+}
+
+/* ---- its life ---- */
 
 static struct other start_other(const char *role)
 {
@@ -46,6 +89,8 @@ static struct other start_other(const char *role)
 
 static void end_other(struct other *other)
 {
+    kvf_watch_stop(testbed.loop, &hearing);
+    testbed.tell = NULL;
     (void)kill(other->pid, SIGKILL);
     (void)waitpid(other->pid, NULL, 0);
     (void)close(other->to);
@@ -70,11 +115,15 @@ static bool half_has_arrived(void *argument)
     return testbed.needs_tokens || testbed_stats(&testbed.consumer).received_bytes >= 20 * KVF_MIB;
 }
 
-/* A source in another process that has half of each of two blocks, has sent it (where tokens are
- * needed it sends nothing of a half) and sends no more. */
-static struct other start_source(struct testbed_read *to)
+static bool some_has_arrived(void *argument)
 {
-    struct other other = start_other("source");
+    (void)argument;
+    return testbed_stats(&testbed.consumer).received_bytes >= KVF_MIB;
+}
+
+static struct other start_source(const char *role, struct testbed_read *to)
+{
+    struct other other = start_other(role);
     struct invitation invitation;
     assert_int_equal(read(other.from, &invitation, sizeof(invitation)), sizeof(invitation));
     char address[80];
@@ -85,7 +134,16 @@ static struct other start_source(struct testbed_read *to)
                                    &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
     testbed_expect(to);
     assert_int_equal(write(other.to, "r", 1), 1);
+    hear_tokens(other.from, to);
     testbed_wait(consumer_is_open, NULL);
+    return other;
+}
+
+/* It has half of each of two blocks, has sent it (where tokens are needed it sends nothing of a
+ * half) and sends no more. */
+static struct other start_half_source(struct testbed_read *to)
+{
+    struct other other = start_source("source", to);
     testbed_wait(half_has_arrived, NULL);
     assert_int_equal(to->ended, 0);
     return other;
@@ -101,14 +159,84 @@ static struct other start_consumer(void)
     testbed_wait(source_is_open, NULL);
     char ready;
     assert_int_equal(read(other.from, &ready, 1), 1);
+    tell_fd = other.to;
+    testbed.tell = tell_far;
     return other;
+}
+
+/* Each block of the other process's Read is right or ended in this way. */
+static void check_right_or(const struct testbed_read *to, enum kvf_code code)
+{
+    struct testbed_read *from = conformance_big(&testbed.source, 1, 20 * KVF_MIB);
+    assert_int_equal(to->ended, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        if (!kvf_is_ok(to->blocks[i].status))
+            assert_int_equal(to->blocks[i].status.code, code);
+        else
+            testbed_check_ok(to, from, i);
+    free(from);
+}
+
+void death__of_the_source_while_bytes_come__right_or_unavailable(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+        struct other other = start_source("whole source", to);
+        testbed_wait(some_has_arrived, NULL);
+        testbed_serve_ms((unsigned)testbed_random(10));
+        assert_int_equal(kill(other.pid, SIGKILL), 0);
+        testbed_wait_closed(&testbed.consumer);
+        assert_int_equal(testbed.consumer.closed.code, KVF_UNAVAILABLE);
+        check_right_or(to, KVF_UNAVAILABLE);
+        end_other(&other);
+        free(to);
+        testbed_reopen(0);
+    }
+}
+
+/* A NIC that the consumer reads from needs nobody: then all arrives. */
+void stop__of_the_source_while_bytes_come__right_or_cancelled(void **state)
+{
+    (void)state;
+    struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+    struct other other = start_source("whole source", to);
+    testbed_wait(some_has_arrived, NULL);
+    assert_int_equal(kill(other.pid, SIGSTOP), 0);
+    if (testbed.needs_tokens)
+        testbed_wait_ended(to);
+    testbed_serve_ms(50);
+    assert_true(testbed.consumer.opened);
+    kvf_lane_close(testbed.consumer.lane);
+    testbed_wait_closed(&testbed.consumer);
+    check_right_or(to, KVF_CANCELLED);
+    assert_true(!testbed.needs_tokens || to->ended_ok == 2);
+    end_other(&other);
+    free(to);
+}
+
+void death__of_the_consumer_while_bytes_go__source_memory_comes_back(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 5; i++) {
+        struct testbed_read *from = conformance_big(&testbed.source, 1, 20 * KVF_MIB);
+        struct other other = start_consumer();
+        testbed_offer(from);
+        testbed_serve_ms(5 + 10 * i);
+        assert_int_equal(kill(other.pid, SIGKILL), 0);
+        testbed_wait_closed(&testbed.source);
+        assert_int_equal(testbed.source.closed.code, KVF_UNAVAILABLE);
+        assert_int_equal(from->ended, 2);
+        end_other(&other);
+        free(from);
+    }
 }
 
 void death__of_the_source__blocks_end_unavailable(void **state)
 {
     (void)state;
     struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
-    struct other other = start_source(to);
+    struct other other = start_half_source(to);
     assert_int_equal(kill(other.pid, SIGKILL), 0);
     testbed_wait_closed(&testbed.consumer);
     assert_int_equal(testbed.consumer.closed.code, KVF_UNAVAILABLE);
@@ -123,7 +251,7 @@ void stop__of_the_source__nothing_ends_until_we_close(void **state)
 {
     (void)state;
     struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
-    struct other other = start_source(to);
+    struct other other = start_half_source(to);
     assert_int_equal(kill(other.pid, SIGSTOP), 0);
     testbed_serve_ms(100);
     assert_int_equal(to->ended, 0);
@@ -223,9 +351,11 @@ static bool never(void *argument)
     return false;
 }
 
-int conformance_be_source(const char *transport)
+int conformance_be_source(const char *transport, uint64_t landed)
 {
     testbed_open(transport);
+    tell_fd = 1;
+    testbed.tell = tell_far;
     testbed_invite(TESTBED_WAIT_S * 1000);
     struct invitation invitation = {.port = kvf_transport_port(testbed.source.transport),
                                     .nonces = testbed.nonces};
@@ -234,7 +364,7 @@ int conformance_be_source(const char *transport)
     char asked; /* the Read, which comes after the expect */
     if (read(0, &asked, 1) != 1)
         return 1;
-    testbed_offer(conformance_big(&testbed.source, 1, 10 * KVF_MIB));
+    testbed_offer(conformance_big(&testbed.source, 1, landed));
     testbed_wait(never, NULL);
     return 0;
 }
@@ -251,10 +381,12 @@ int conformance_be_consumer(const char *transport)
                                     kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
                                     &testbed_events, &testbed.consumer, &testbed.consumer.lane)))
         return 1;
-    testbed_expect(conformance_big(&testbed.consumer, 1, 0));
+    struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
+    testbed_expect(to);
     testbed_wait(consumer_is_open, NULL);
     if (write(1, "r", 1) != 1)
         return 1;
+    hear_tokens(0, to);
     testbed_wait(never, NULL);
     return 0;
 }

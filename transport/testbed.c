@@ -33,10 +33,11 @@ static void open_end(struct testbed_end *end, uint32_t id, uint64_t extra_bytes)
     if (extra_bytes > 0)
         assert_true(kvf_is_ok(kvf_arena_create(extra_bytes, id + 2, false, &end->extra, NULL)));
     const struct kvf_arena *arenas[] = {&end->arena, &end->extra};
-    struct kvf_transport_options options = {.loop = testbed.loop,
-                                            .arenas = arenas,
-                                            .arena_count = extra_bytes > 0 ? 2 : 1,
-                                            .lane_blocks = TESTBED_MAX_BLOCKS};
+    struct kvf_transport_options options = {
+        .loop = testbed.loop,
+        .arenas = arenas,
+        .arena_count = extra_bytes > 0 ? 2 : 1,
+        .lane_blocks = testbed.lane_blocks > 0 ? testbed.lane_blocks : TESTBED_MAX_BLOCKS};
     struct kvf_why why = {0};
     struct kvf_status status = kvf_transport_open(testbed.name, &options, &end->transport, &why);
     if (!kvf_is_ok(status))
@@ -90,7 +91,7 @@ bool testbed_can_open(const char *transport)
     assert_true(kvf_is_ok(kvf_loop_create(&options.loop)));
     struct kvf_status status = kvf_transport_open(transport, &options, &opened, &why);
     if (!kvf_is_ok(status))
-        (void)fprintf(stderr, "%s: %s\n", transport, why.text);
+        (void)fprintf(stderr, "SKIPPED, this host has no %s: %s\n", transport, why.text);
     kvf_transport_close(opened);
     kvf_loop_destroy(options.loop);
     return kvf_is_ok(status);
@@ -99,6 +100,8 @@ bool testbed_can_open(const char *transport)
 void testbed_open(const char *transport)
 {
     (void)snprintf(testbed.name, sizeof(testbed.name), "%s", transport);
+    testbed.tell = NULL;
+    testbed.lane_blocks = 0;
     choose_host();
     open_all(0);
 }
@@ -177,8 +180,8 @@ static bool has_ended(const struct testbed_read *read)
 static bool can_be_released(const struct testbed_read *from)
 {
     for (uint32_t i = 0; i < from->read.block_count; i++)
-        if (from->blocks[i].length > 0 && from->ended_count[i] == 0 && !from->told[i] &&
-            !atomic_load(&from->blocks[i].withdrawn))
+        if (from->blocks[i].length > 0 && from->ended_count[i] == 0 &&
+            from->tokens[i].length == 0 && !atomic_load(&from->blocks[i].withdrawn))
             return false;
     return true;
 }
@@ -239,13 +242,16 @@ static void note_tokens(struct kvf_lane *lane, void *user, struct kvf_lane_read 
     for (size_t i = 0; i < count; i++) {
         uint32_t block = tokens[i].block;
         assert_true(block < base->block_count);
-        assert_false(read->told[block]);
+        assert_int_equal(read->tokens[block].length, 0);
+        assert_true(tokens[i].length > 0);
         assert_int_equal(read->ended_count[block], 0);
-        read->told[block] = true;
+        read->tokens[block] = tokens[i];
         if (read->peer != NULL)
             assert_true(kvf_is_ok(
                 kvf_lane_take(&read->peer->read, block, tokens[i].bytes, tokens[i].length)));
     }
+    if (read->peer == NULL && testbed.tell != NULL)
+        testbed.tell(read, tokens, count);
 }
 
 const struct kvf_lane_events testbed_events = {

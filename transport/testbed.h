@@ -24,10 +24,15 @@ struct testbed_end {
     struct kvf_status closed;
 };
 
+struct testbed_read;
+
 struct testbed {
     char name[16];
     char host[64]; /* where the source listens */
     bool needs_tokens;
+    uint32_t lane_blocks; /* of every transport that is opened; 0: TESTBED_MAX_BLOCKS */
+    /* Where tokens of a Read without a peer here go; NULL: nowhere. */
+    void (*tell)(struct testbed_read *from, const struct kvf_lane_token *tokens, size_t count);
     struct kvf_loop *loop;
     struct testbed_end source, consumer;
     uint8_t *pattern; /* what the source's arena holds; made once */
@@ -41,9 +46,9 @@ struct testbed_read {
     struct kvf_lane_read read;
     struct kvf_lane_block blocks[TESTBED_MAX_BLOCKS];
     unsigned ended_count[TESTBED_MAX_BLOCKS];
-    bool told[TESTBED_MAX_BLOCKS]; /* source: the token is out */
-    struct testbed_read *peer;     /* the other side's, while it is open */
-    struct kvf_list node;          /* consumer: in the testbed's expected Reads */
+    struct kvf_lane_token tokens[TESTBED_MAX_BLOCKS]; /* source: length 0 where none is out */
+    struct testbed_read *peer;                        /* the other side's, while it is open */
+    struct kvf_list node; /* consumer: in the testbed's expected Reads */
     uint32_t ended, ended_ok, expected;
     uint64_t last_event; /* number of the event that ended its last block */
     bool scribble;       /* overwrite a block's memory as soon as it has ended */
