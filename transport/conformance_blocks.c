@@ -224,7 +224,7 @@ static void offer_long_and_short(struct testbed_read *to[2], struct testbed_read
 {
     static const uint64_t lengths[2] = {48 * KVF_MIB, 2 * KVF_MIB};
     testbed_lanes_open();
-    testbed_stall(&testbed.source);
+    testbed_hold();
     for (uint32_t i = 0; i < 2; i++) {
         uint64_t instance = i == 0 ? 1 : instance_of_short;
         to[i] = testbed_read_make(&testbed.consumer, i + 1, instance, 1);
@@ -234,7 +234,7 @@ static void offer_long_and_short(struct testbed_read *to[2], struct testbed_read
         testbed_expect(to[i]);
         testbed_offer(from[i]);
     }
-    testbed_go_on();
+    testbed_let_go();
     for (uint32_t i = 0; i < 2; i++) {
         testbed_wait_ended(to[i]);
         testbed_wait_ended(from[i]);
@@ -265,7 +265,7 @@ void turns__one_read_of_an_instance_against_seven__ends_before_them(void **state
     (void)state;
     struct testbed_read *to[8], *from[8];
     testbed_lanes_open();
-    testbed_stall(&testbed.source);
+    testbed_hold();
     for (uint32_t i = 0; i < 8; i++) {
         uint64_t instance = i == 7 ? 2 : 1;
         to[i] = testbed_read_make(&testbed.consumer, i + 1, instance, 1);
@@ -275,7 +275,7 @@ void turns__one_read_of_an_instance_against_seven__ends_before_them(void **state
         testbed_expect(to[i]);
         testbed_offer(from[i]);
     }
-    testbed_go_on();
+    testbed_let_go();
     for (uint32_t i = 0; i < 8; i++)
         testbed_wait_ended(to[i]);
     for (uint32_t i = 0; i < 8; i++)
@@ -296,7 +296,7 @@ void turns__modest_read_beside_sixty__waits_for_a_few_pieces(void **state)
     (void)state;
     struct testbed_read *to[GREEDY + 1], *from[GREEDY + 1];
     testbed_lanes_open();
-    testbed_stall(&testbed.source);
+    testbed_hold();
     for (uint32_t i = 0; i <= MODEST; i++) {
         uint64_t instance = i == MODEST ? 2 : 1;
         to[i] = testbed_read_make(&testbed.consumer, i + 1, instance, 1);
@@ -306,7 +306,7 @@ void turns__modest_read_beside_sixty__waits_for_a_few_pieces(void **state)
         testbed_expect(to[i]);
         testbed_offer(from[i]);
     }
-    testbed_go_on();
+    testbed_let_go();
     unsigned before = 0;
     for (uint32_t i = 0; i <= MODEST; i++) {
         testbed_wait_ended(to[i]);
@@ -355,7 +355,8 @@ void turns__modest_lane_beside_sixty_reads_of_another__waits_for_32_mib_at_most(
         testbed_wait(has_opened, &sources[lanes]);
         testbed_wait(has_opened, &consumers[lanes]);
     } while (sources[lanes++].lane->thread != testbed.source.lane->thread);
-    testbed_stall(&testbed.source);
+    assert_ptr_equal(consumers[lanes - 1].lane->thread, testbed.consumer.lane->thread);
+    testbed_hold();
     for (uint32_t i = 0; i <= MODEST; i++) {
         to[i] = testbed_read_make(&testbed.consumer, i + 1, 1, 1);
         from[i] = testbed_read_make(&testbed.source, i + 1, 1, 1);
@@ -364,7 +365,7 @@ void turns__modest_lane_beside_sixty_reads_of_another__waits_for_32_mib_at_most(
         testbed_transfer(i == MODEST ? consumers[lanes - 1].lane : testbed.consumer.lane, to[i],
                          i == MODEST ? sources[lanes - 1].lane : testbed.source.lane, from[i]);
     }
-    testbed_go_on();
+    testbed_let_go();
     for (uint32_t i = 0; i <= MODEST; i++) {
         testbed_wait_ended(to[i]);
         testbed_wait_ended(from[i]);

@@ -165,7 +165,9 @@ static void tell_tokens(struct kvf_lane *lane)
 
 static void run_tokens(struct kvf_post *post)
 {
-    tell_tokens(kvf_container(post, struct kvf_lane, tokens_post));
+    struct kvf_lane *lane = kvf_container(post, struct kvf_lane, tokens_post);
+    atomic_store(&lane->tokens_posted, false); /* before looking: what comes later posts again */
+    tell_tokens(lane);
 }
 
 static void run_ended(struct kvf_post *post)
@@ -475,7 +477,7 @@ void lane_block_token(struct kvf_lane *lane, struct kvf_lane_block *block)
     do {
         block->token_link = head;
     } while (!atomic_compare_exchange_weak(&lane->tokens, &head, block));
-    if (head == NULL)
+    if (!atomic_exchange(&lane->tokens_posted, true))
         kvf_loop_post(lane->transport->owner, &lane->tokens_post);
 }
 

@@ -120,6 +120,7 @@ struct kvf_lane {
     _Atomic(struct kvf_lane_block *) ended;
     _Atomic(struct kvf_lane_block *) tokens;
     struct kvf_post ended_post, tokens_post;
+    _Atomic bool tokens_posted; /* the mailbox is also emptied without its post */
     struct kvf_post opened_post, gone_post, bye_post, parted_post;
 
     /* lane thread */

@@ -167,6 +167,31 @@ void testbed_go_on(void)
     (void)sem_post(&go_on);
 }
 
+static bool whatever_is_whole_can_move(void *argument)
+{
+    (void)argument;
+    kvf_list_for_each (node, &expected) {
+        const struct testbed_read *from = kvf_container(node, struct testbed_read, node)->peer;
+        for (uint32_t i = 0; from != NULL && i < from->read.block_count; i++)
+            if (from->blocks[i].landed_bytes == from->blocks[i].length &&
+                from->blocks[i].length > 0 && from->tokens[i].length == 0)
+                return false;
+    }
+    return true;
+}
+
+void testbed_hold(void)
+{
+    testbed_stall(testbed.needs_tokens ? &testbed.consumer : &testbed.source);
+}
+
+void testbed_let_go(void)
+{
+    if (testbed.needs_tokens)
+        testbed_wait(whatever_is_whole_can_move, NULL);
+    testbed_go_on();
+}
+
 bool testbed_is_untouched(const uint8_t *at, uint64_t bytes)
 {
     return bytes == 0 || (at[0] == TESTBED_SENTINEL && memcmp(at, at + 1, bytes - 1) == 0);
@@ -388,7 +413,7 @@ void testbed_offer(struct testbed_read *read)
 {
     kvf_list_for_each (node, &expected) {
         struct testbed_read *to = kvf_container(node, struct testbed_read, node);
-        if (to->read.id == read->read.id)
+        if (to->read.id == read->read.id && to->read.lane == testbed.consumer.lane)
             pair(to, read);
     }
     kvf_lane_offer(testbed.source.lane, &read->read);
@@ -397,6 +422,7 @@ void testbed_offer(struct testbed_read *read)
 void testbed_transfer(struct kvf_lane *consumer, struct testbed_read *to, struct kvf_lane *source,
                       struct testbed_read *from)
 {
+    kvf_list_push_back(&expected, &to->node);
     pair(to, from);
     kvf_lane_expect(consumer, &to->read);
     kvf_lane_offer(source, &from->read);

@@ -75,6 +75,10 @@ void testbed_serve_ms(unsigned ms);
 /* Hold up the thread of this end's lane, so that what is handed to it meanwhile is there all at once. One at a time. */
 void testbed_stall(struct testbed_end *end);
 void testbed_go_on(void);
+/* The same for the end that decides what moves when: the source, or who takes the tokens. It goes on when whatever is whole
+ * can move. */
+void testbed_hold(void);
+void testbed_let_go(void);
 
 /* Only sentinels there. */
 bool testbed_is_untouched(const uint8_t *at, uint64_t bytes);
