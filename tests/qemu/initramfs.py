@@ -20,7 +20,7 @@ class Missing(Exception):
 
 
 def build(path, kernel, init, programs):
-    """Write the archive to `path`; a folder of the same name with .d beside it is what it holds."""
+    """Write the archive to `path`."""
     root = f"{path}.d"
     for folder in ("bin", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "proc", "sys", "dev", "tmp", "host", "sync", "drive"):
         os.makedirs(f"{root}/{folder}")
@@ -38,6 +38,7 @@ def build(path, kernel, init, programs):
     with open(path, "wb") as archive:
         names = subprocess.run(["find", "."], cwd=root, check=True, stdout=subprocess.PIPE).stdout
         subprocess.run(["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"], cwd=root, check=True, input=names, stdout=archive)
+    shutil.rmtree(root)
 
 
 def _find(tool):

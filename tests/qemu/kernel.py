@@ -50,7 +50,10 @@ def get(series):
     """The newest kernel of this series ("6.1") that is in the cache, else in the archive."""
     directory = f"{cache_directory()}/{series}"
     modules = f"{directory}/modules-{hashlib.sha256(' '.join(MODULES).encode()).hexdigest()[:12]}"
-    os.makedirs(directory, exist_ok=True)
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise NoKernel(f"no place to keep a kernel: {error}; set KVFERRY_GUESTS_CACHE") from None
     with _only_one(f"{directory}/lock"):
         if not os.path.exists(f"{directory}/package.deb"):
             _download(series, directory)
