@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,7 @@ static void put_gib(const char *root, const char *group, const char *file, uint6
 {
     char name[256], text[32];
     (void)snprintf(name, sizeof(name), "/sys/fs/cgroup%s/%s", group, file);
-    (void)snprintf(text, sizeof(text), "%llu\n", (unsigned long long)(gib * GIB));
+    (void)snprintf(text, sizeof(text), "%" PRIu64 "\n", gib * GIB);
     put(root, name, text);
 }
 
