@@ -102,7 +102,8 @@ static struct kvf_status start_network(struct kvf_manager *manager, struct kvf_w
         .arenas = manager->arenas,
         .arena_count = kvf_pool_arena_count(manager->pool),
     };
-    KVF_TRY(kvf_transport_open(kvf_config_transport_name(config->transport), &options, &manager->transport, why));
+    KVF_TRY(kvf_transport_open(kvf_config_transport_name(config->transport), &options,
+                               &manager->transport, why));
     if (config->data_listen != NULL)
         KVF_TRY(kvf_transport_listen(manager->transport, config->data_listen, why));
     return kvf_rpc_create(manager->loop, &manager->rpc);
