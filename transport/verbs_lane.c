@@ -62,7 +62,7 @@ static void serve(struct verbs_lane *lane)
     }
     if (!is_armed && !lane->lane.stopping)
         serve_later(lane);
-    lane_flush(&lane->lane, false);
+    lane_flush(&lane->lane, lane->more_is_coming);
 }
 
 static void serve_more(struct kvf_post *post)
