@@ -57,8 +57,9 @@ static void report_missing(struct delivery *delivery, const struct delivered *bl
     delivery->missing++;
     delivery->code = words_exit_worse(delivery->code, words_exit_of_block(block->code));
     if (block->code == KVF_UNAVAILABLE) {
-        if (delivery->unreachable++ == 0)
-            (void)snprintf(delivery->first_unreachable, KVF_KEY_TEXT_ROOM, "%s", key);
+        delivery->unreachable++;
+        words_note("%s: %s: %s (%s)", delivery->what, key, words_meaning(block->code),
+                   kvf_code_name(block->code));
     } else if (block->code == KVF_TOO_LARGE && block->limit != NULL) {
         words_note("%s: %s: larger than one caller may hold here: this daemon has %s (%s)",
                    delivery->what, key, block->limit, kvf_code_name(block->code));
@@ -70,22 +71,17 @@ static void report_missing(struct delivery *delivery, const struct delivered *bl
         (void)add_object(delivery, key, block->code);
 }
 
-/* It is one thing that is wrong, however many blocks were asked for. */
+/* It is one thing that is wrong, however many blocks were asked for: what to do is said once. */
 static void report_unreachable(const struct delivery *delivery)
 {
-    char others[32] = "";
     if (delivery->unreachable == 0)
         return;
-    if (delivery->unreachable > 1)
-        (void)snprintf(others, sizeof(others), " and %" PRIu64 " more", delivery->unreachable - 1);
     if (delivery->source != NULL)
-        words_note("%s: %s%s: no kvferryd answers at %s (UNAVAILABLE); %s", delivery->what,
-                   delivery->first_unreachable, others, delivery->source,
+        words_note("%s: no kvferryd answers at %s: %s", delivery->what, delivery->source,
                    words_remedy(KVF_UNAVAILABLE));
     else
-        words_note("%s: %s%s: no --peer of this daemon answers (UNAVAILABLE); name a --source, or "
-                   "see the daemon's log",
-                   delivery->what, delivery->first_unreachable, others);
+        words_note("%s: no --peer of this daemon answers: name a --source, or see the daemon's log",
+                   delivery->what);
 }
 
 enum words_exit delivery_judge(const char *what, const char *output, bool json, size_t blocks)

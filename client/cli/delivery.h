@@ -16,9 +16,7 @@ struct delivery {
     cJSON *list;           /* --json: one object a block; NULL: lines */
     enum words_exit code;  /* so far */
     uint64_t found, missing, bytes;
-    uint64_t
-        unreachable; /* of the missing ones: nobody answers at the source. One line for all of them */
-    char first_unreachable[KVF_KEY_TEXT_ROOM];
+    uint64_t unreachable; /* of the missing ones: nobody answers at the source */
 };
 
 struct delivered {
