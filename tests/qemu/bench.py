@@ -32,7 +32,8 @@ LAST_WORDS_S = 2  # how long the other guest may go on speaking when one has fai
 # Plain emulation, the same on every host. Without erms and fsrm the kernel and libc do not copy byte by byte, which
 # emulation does slowly; without smap a system call is cheaper.
 MACHINE = "-M pc -accel tcg -cpu max,-erms,-fsrm,-smap -nodefaults -no-user-config -display none -no-reboot".split()
-BOOT = "quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on clocksource=hpet no_timer_check"
+# The emulated TSC is the host's, which may jump when a thread changes its CPU: time is the HPET's.
+BOOT = "quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on clocksource=hpet no_timer_check tsc=unstable"
 
 libc = ctypes.CDLL(None)
 
