@@ -51,37 +51,35 @@ static void report_found(struct delivery *delivery, const struct delivered *bloc
     (void)cJSON_AddStringToObject(object, "file", path);
 }
 
+/* Nobody answers at the source. That is one thing, however many blocks were asked for: what to do is said once. */
+static void report_unreachable(struct delivery *delivery, const char *key)
+{
+    if (delivery->unreachable++ > 0)
+        words_note("%s: %s: %s (UNAVAILABLE)", delivery->what, key, words_meaning(KVF_UNAVAILABLE));
+    else if (delivery->source != NULL)
+        words_note("%s: %s: no kvferryd answers at %s (UNAVAILABLE); %s", delivery->what, key,
+                   delivery->source, words_remedy(KVF_UNAVAILABLE));
+    else
+        words_note("%s: %s: no --peer of this daemon answers (UNAVAILABLE); name a --source, or "
+                   "see the daemon's log",
+                   delivery->what, key);
+}
+
 static void report_missing(struct delivery *delivery, const struct delivered *block,
                            const char *key)
 {
     delivery->missing++;
     delivery->code = words_exit_worse(delivery->code, words_exit_of_block(block->code));
-    if (block->code == KVF_UNAVAILABLE) {
-        delivery->unreachable++;
-        words_note("%s: %s: %s (%s)", delivery->what, key, words_meaning(block->code),
-                   kvf_code_name(block->code));
-    } else if (block->code == KVF_TOO_LARGE && block->limit != NULL) {
+    if (block->code == KVF_UNAVAILABLE)
+        report_unreachable(delivery, key);
+    else if (block->code == KVF_TOO_LARGE && block->limit != NULL)
         words_note("%s: %s: larger than one caller may hold here: this daemon has %s (%s)",
                    delivery->what, key, block->limit, kvf_code_name(block->code));
-    } else {
+    else
         words_note("%s: %s: %s (%s); %s", delivery->what, key, words_meaning(block->code),
                    kvf_code_name(block->code), words_remedy(block->code));
-    }
     if (delivery->list != NULL)
         (void)add_object(delivery, key, block->code);
-}
-
-/* It is one thing that is wrong, however many blocks were asked for: what to do is said once. */
-static void report_unreachable(const struct delivery *delivery)
-{
-    if (delivery->unreachable == 0)
-        return;
-    if (delivery->source != NULL)
-        words_note("%s: no kvferryd answers at %s: %s", delivery->what, delivery->source,
-                   words_remedy(KVF_UNAVAILABLE));
-    else
-        words_note("%s: no --peer of this daemon answers: name a --source, or see the daemon's log",
-                   delivery->what);
 }
 
 enum words_exit delivery_judge(const char *what, const char *output, bool json, size_t blocks)
@@ -148,7 +146,6 @@ void delivery_take(struct delivery *delivery, const struct delivered *block)
 
 enum words_exit delivery_finish(struct delivery *delivery, const char *ns)
 {
-    report_unreachable(delivery);
     if (delivery->list == NULL)
         return delivery->code;
     cJSON *object = cJSON_CreateObject();
@@ -163,7 +160,6 @@ enum words_exit delivery_finish(struct delivery *delivery, const char *ns)
 
 enum words_exit delivery_abandon(struct delivery *delivery)
 {
-    report_unreachable(delivery);
     cJSON_Delete(delivery->list);
     delivery->list = NULL;
     return delivery->code;

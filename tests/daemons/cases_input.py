@@ -247,7 +247,7 @@ def sources_that_are_not_there_cost_little(case):
         dead = b.get(NS, "b0", source=address, code=4)
         dead.must_name("b0", address, "UNAVAILABLE")
         several = b.get(NS, "b0", "b1", "b2", source=address, code=4)
-        several.must_name(" b0: ", " b1: ", " b2: ")
+        expect(all(f" {key}: " in several.err for key in ("b0", "b1", "b2")), f"each is named: {several}")
         expect_equal(several.err.count(address), 1, "how often what to do is said")
         expect(dead.seconds < 5 * case.slowness, f"a miss at a dead source took {dead.seconds:.1f} s")
         start = time.monotonic()
