@@ -1,4 +1,4 @@
-/* In three parts: records and their links, buckets, segments. */
+/* In three parts: records and their links, buckets, lists. */
 #include "server/cold.h"
 
 #include "base/buckets.h"
@@ -11,18 +11,19 @@
 #define CLASS_SHIFT 29 /* a link: the class above, the number in its slabs below */
 #define NUMBERS ((UINT32_C(1) << CLASS_SHIFT) - 1) /* the last one would be KVF_COLD_NONE */
 #define SLAB_SHIFT 10
+#define LIST_SLAB_SHIFT 6
 
 _Static_assert((CLASSES - 1) >> (32 - CLASS_SHIFT) == 0, "a link holds every class");
 
 struct record {
     struct kvf_generation generation;
     uint32_t next; /* in its bucket */
-    uint32_t next_in_segment, previous_in_segment;
+    uint32_t next_in_list, previous_in_list;
     uint32_t hash; /* the low half */
     uint32_t space;
     uint32_t length;
     uint32_t crc32c;
-    uint32_t segment;
+    uint32_t list;
     uint32_t page;
     uint8_t key_length;
     uint8_t hot : 1;
@@ -36,9 +37,8 @@ _Static_assert(sizeof(struct record) == 56, "what cold.h says");
 struct kvf_cold {
     struct kvf_slabs classes[CLASSES];
     struct kvf_buckets buckets; /* of links */
+    struct kvf_slabs lists;     /* of struct kvf_cold_list *, by number */
     uint64_t count;
-    uint32_t *segments;
-    uint32_t segment_count;
 };
 
 /* ---- records and their links ---- */
@@ -69,12 +69,17 @@ static void pack(struct record *record, uint64_t hash, const struct kvf_cold_blo
     record->space = block->space;
     record->length = block->length;
     record->crc32c = block->crc32c;
-    record->segment = block->segment;
+    record->list = block->list->number;
     record->page = block->page;
     record->key_length = block->key.length;
     record->hot = block->hot;
     record->pulled = block->pulled;
     memcpy(record->key, block->key.bytes, block->key.length);
+}
+
+static struct kvf_cold_list *list_of(const struct kvf_cold *cold, const struct record *record)
+{
+    return *(struct kvf_cold_list **)kvf_slabs_at(&cold->lists, record->list);
 }
 
 void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_block *block)
@@ -86,7 +91,7 @@ void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_bl
     block->generation = record->generation;
     block->length = record->length;
     block->crc32c = record->crc32c;
-    block->segment = record->segment;
+    block->list = list_of(cold, record);
     block->page = record->page;
     block->hot = record->hot;
     block->pulled = record->pulled;
@@ -152,38 +157,52 @@ uint32_t kvf_cold_find(const struct kvf_cold *cold, uint64_t hash, uint32_t spac
     return KVF_COLD_NONE;
 }
 
-/* ---- segments ---- */
+/* ---- lists ---- */
 
-static void enter_segment(struct kvf_cold *cold, uint32_t link, struct record *record)
+bool kvf_cold_list_init(struct kvf_cold *cold, struct kvf_cold_list *list)
 {
-    uint32_t *first = &cold->segments[record->segment];
-    record->next_in_segment = *first;
-    record->previous_in_segment = KVF_COLD_NONE;
-    if (*first != KVF_COLD_NONE)
-        at(cold, *first)->previous_in_segment = link;
-    *first = link;
+    if (!kvf_slabs_take(&cold->lists, &list->number))
+        return false;
+    *(struct kvf_cold_list **)kvf_slabs_at(&cold->lists, list->number) = list;
+    list->first = list->last = KVF_COLD_NONE;
+    return true;
 }
 
-static void leave_segment(struct kvf_cold *cold, const struct record *record)
+void kvf_cold_list_fini(struct kvf_cold *cold, struct kvf_cold_list *list)
 {
-    uint32_t next = record->next_in_segment, previous = record->previous_in_segment;
-    if (next != KVF_COLD_NONE)
-        at(cold, next)->previous_in_segment = previous;
-    if (previous != KVF_COLD_NONE)
-        at(cold, previous)->next_in_segment = next;
+    kvf_assert(list->first == KVF_COLD_NONE);
+    kvf_slabs_give(&cold->lists, list->number);
+}
+
+static void enter_list(struct kvf_cold *cold, uint32_t link, struct record *record)
+{
+    struct kvf_cold_list *list = list_of(cold, record);
+    record->next_in_list = KVF_COLD_NONE;
+    record->previous_in_list = list->last;
+    if (list->last != KVF_COLD_NONE)
+        at(cold, list->last)->next_in_list = link;
     else
-        cold->segments[record->segment] = next;
+        list->first = link;
+    list->last = link;
 }
 
-uint32_t kvf_cold_in_segment(const struct kvf_cold *cold, uint32_t segment)
+static void leave_list(struct kvf_cold *cold, const struct record *record)
 {
-    kvf_assert(segment < cold->segment_count);
-    return cold->segments[segment];
+    struct kvf_cold_list *list = list_of(cold, record);
+    uint32_t next = record->next_in_list, previous = record->previous_in_list;
+    if (next != KVF_COLD_NONE)
+        at(cold, next)->previous_in_list = previous;
+    else
+        list->last = previous;
+    if (previous != KVF_COLD_NONE)
+        at(cold, previous)->next_in_list = next;
+    else
+        list->first = next;
 }
 
-uint32_t kvf_cold_next_in_segment(const struct kvf_cold *cold, uint32_t link)
+uint32_t kvf_cold_next_in_list(const struct kvf_cold *cold, uint32_t link)
 {
-    return at(cold, link)->next_in_segment;
+    return at(cold, link)->next_in_list;
 }
 
 void kvf_cold_cool(struct kvf_cold *cold, uint32_t link)
@@ -191,21 +210,20 @@ void kvf_cold_cool(struct kvf_cold *cold, uint32_t link)
     at(cold, link)->hot = false;
 }
 
-void kvf_cold_move(struct kvf_cold *cold, uint32_t link, uint32_t segment, uint32_t page)
+void kvf_cold_move(struct kvf_cold *cold, uint32_t link, struct kvf_cold_list *list, uint32_t page)
 {
-    kvf_assert(segment < cold->segment_count);
     struct record *record = at(cold, link);
-    leave_segment(cold, record);
-    record->segment = segment;
+    leave_list(cold, record);
+    record->list = list->number;
     record->page = page;
-    enter_segment(cold, link, record);
+    enter_list(cold, link, record);
 }
 
 /* ---- all of them ---- */
 
 bool kvf_cold_add(struct kvf_cold *cold, uint64_t hash, const struct kvf_cold_block *block)
 {
-    kvf_assert(block->segment < cold->segment_count && block->key.length > 0);
+    kvf_assert(block->key.length > 0);
     uint32_t link = take(cold, block->key.length);
     if (link == KVF_COLD_NONE)
         return false;
@@ -214,7 +232,7 @@ bool kvf_cold_add(struct kvf_cold *cold, uint64_t hash, const struct kvf_cold_bl
     uint32_t *first = bucket_of(cold, record->hash);
     record->next = *first;
     *first = link;
-    enter_segment(cold, link, record);
+    enter_list(cold, link, record);
     cold->count++;
     resize(cold);
     return true;
@@ -229,7 +247,7 @@ void kvf_cold_remove(struct kvf_cold *cold, uint32_t link)
         from = &at(cold, *from)->next;
     }
     *from = record->next;
-    leave_segment(cold, record);
+    leave_list(cold, record);
     kvf_slabs_give(&cold->classes[link >> CLASS_SHIFT], link & NUMBERS);
     cold->count--;
     resize(cold);
@@ -243,7 +261,7 @@ uint64_t kvf_cold_count(const struct kvf_cold *cold)
 uint64_t kvf_cold_bytes(const struct kvf_cold *cold)
 {
     uint64_t bytes =
-        sizeof(*cold) + cold->segment_count * sizeof(uint32_t) + kvf_buckets_bytes(&cold->buckets);
+        sizeof(*cold) + kvf_buckets_bytes(&cold->buckets) + kvf_slabs_bytes(&cold->lists);
     for (unsigned class = 0; class < CLASSES; class ++)
         bytes += kvf_slabs_bytes(&cold->classes[class]);
     return bytes;
@@ -251,7 +269,7 @@ uint64_t kvf_cold_bytes(const struct kvf_cold *cold)
 
 /* ---- life ---- */
 
-struct kvf_status kvf_cold_create(uint32_t segment_count, struct kvf_cold **give)
+struct kvf_status kvf_cold_create(struct kvf_cold **give)
 {
     struct kvf_cold *cold = calloc(1, sizeof(*cold));
     if (cold == NULL)
@@ -260,17 +278,13 @@ struct kvf_status kvf_cold_create(uint32_t segment_count, struct kvf_cold **give
         kvf_slabs_init(&cold->classes[class],
                        sizeof(struct record) + (class + (size_t)1) * CLASS_STEP, SLAB_SHIFT,
                        NUMBERS);
-    cold->segment_count = segment_count;
-    cold->segments = malloc((segment_count + 1) * sizeof(uint32_t)); /* never 0 bytes */
+    kvf_slabs_init(&cold->lists, sizeof(struct kvf_cold_list *), LIST_SLAB_SHIFT, UINT32_MAX);
     struct kvf_status status = kvf_buckets_init(&cold->buckets, sizeof(uint32_t), 0xff);
-    if (!kvf_is_ok(status) || cold->segments == NULL) {
+    if (kvf_is_ok(status))
+        *give = cold;
+    else
         kvf_cold_destroy(cold);
-        return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
-    }
-    for (uint32_t i = 0; i < segment_count; i++)
-        cold->segments[i] = KVF_COLD_NONE;
-    *give = cold;
-    return kvf_ok();
+    return status;
 }
 
 void kvf_cold_destroy(struct kvf_cold *cold)
@@ -280,6 +294,6 @@ void kvf_cold_destroy(struct kvf_cold *cold)
     for (unsigned class = 0; class < CLASSES; class ++)
         kvf_slabs_fini(&cold->classes[class]);
     kvf_buckets_fini(&cold->buckets);
-    free(cold->segments);
+    kvf_slabs_fini(&cold->lists);
     free(cold);
 }

@@ -3,14 +3,13 @@
  *
  * Records lie in slabs, one kind for each length of key in steps of 8 bytes, and name one another by 32-bit links:
  *
- *     buckets  -> record -> record          those whose hash falls into one bucket, singly linked
- *     segments -> record <-> record         those of one segment, so that reclaiming it costs what lies there
+ *     buckets -> record -> record          those whose hash falls into one bucket, singly linked
+ *     list    -> record <-> record         those that the index keeps together, in the order in which they came
  *
  * Slabs and buckets come and go one at a time, so no call does more than its own work, and nothing is ever copied into
  * something twice its size. Whatever finds no memory changes nothing.
  *
- * A segment is a number here; which drive's it is, and which filling of it, the index knows. Owner thread: the
- * Manager's. */
+ * What a list stands for, and where its records lie, the index knows. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_COLD_H
 #define KVFERRY_SERVER_COLD_H
 
@@ -24,6 +23,12 @@ struct kvf_cold;
 /* A link names a record until that is removed; this one names none. */
 #define KVF_COLD_NONE UINT32_MAX
 
+/* Records that belong together. Embedded by the index. */
+struct kvf_cold_list {
+    uint32_t number;
+    uint32_t first, last; /* links */
+};
+
 /* A record, unpacked. */
 struct kvf_cold_block {
     struct kvf_key key;
@@ -31,14 +36,22 @@ struct kvf_cold_block {
     struct kvf_generation generation;
     uint32_t length;
     uint32_t crc32c;
-    uint32_t segment;
-    uint32_t page; /* of the segment, where its payload begins */
+    struct kvf_cold_list *list;
+    uint32_t page; /* of its segment, where its payload begins */
     bool hot;
     bool pulled;
 };
 
-KVF_MUST_USE struct kvf_status kvf_cold_create(uint32_t segment_count, struct kvf_cold **give);
+KVF_MUST_USE struct kvf_status kvf_cold_create(struct kvf_cold **give);
+/* With all records; lists are nobody's any more. */
 void kvf_cold_destroy(struct kvf_cold *cold);
+
+/* An empty list; it must not move. False: out of memory. */
+KVF_MUST_USE bool kvf_cold_list_init(struct kvf_cold *cold, struct kvf_cold_list *list);
+/* It must be empty (asserted). */
+void kvf_cold_list_fini(struct kvf_cold *cold, struct kvf_cold_list *list);
+/* The one after it in its list, or KVF_COLD_NONE. */
+uint32_t kvf_cold_next_in_list(const struct kvf_cold *cold, uint32_t link);
 
 /* `hash` is of namespace and key. The block must not be there yet. False: out of memory. */
 KVF_MUST_USE bool kvf_cold_add(struct kvf_cold *cold, uint64_t hash,
@@ -48,14 +61,10 @@ uint32_t kvf_cold_find(const struct kvf_cold *cold, uint64_t hash, uint32_t spac
                        const struct kvf_key *key);
 void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_block *block);
 void kvf_cold_remove(struct kvf_cold *cold, uint32_t link);
-/* One of those in the segment; KVF_COLD_NONE: it has none. */
-uint32_t kvf_cold_in_segment(const struct kvf_cold *cold, uint32_t segment);
-/* The one after it there, or KVF_COLD_NONE. */
-uint32_t kvf_cold_next_in_segment(const struct kvf_cold *cold, uint32_t link);
 /* It is not hot any more. */
 void kvf_cold_cool(struct kvf_cold *cold, uint32_t link);
-/* It lies elsewhere from now on. */
-void kvf_cold_move(struct kvf_cold *cold, uint32_t link, uint32_t segment, uint32_t page);
+/* It lies elsewhere from now on: last in this list. */
+void kvf_cold_move(struct kvf_cold *cold, uint32_t link, struct kvf_cold_list *list, uint32_t page);
 
 uint64_t kvf_cold_count(const struct kvf_cold *cold);
 /* All that was allocated. */

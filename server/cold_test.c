@@ -6,14 +6,20 @@
 
 #include <stdlib.h>
 
-#define SEGMENTS 32u
+#define LISTS 32u
 
 static struct kvf_cold *cold;
+static struct kvf_cold_list lists[LISTS];
 
 static int set_up(void **state)
 {
     (void)state;
-    return kvf_is_ok(kvf_cold_create(SEGMENTS, &cold)) ? 0 : -1;
+    if (!kvf_is_ok(kvf_cold_create(&cold)))
+        return -1;
+    for (unsigned i = 0; i < LISTS; i++)
+        if (!kvf_cold_list_init(cold, &lists[i]))
+            return -1;
+    return 0;
 }
 
 static int tear_down(void **state)
@@ -32,7 +38,7 @@ static struct kvf_cold_block block_of(uint32_t n, uint8_t key_bytes)
         .generation = {.epoch = n + 1, .counter = n + 2},
         .length = n + 3,
         .crc32c = n + 4,
-        .segment = n % SEGMENTS,
+        .list = &lists[n % LISTS],
         .page = n + 5,
         .hot = n % 2 != 0,
         .pulled = n % 5 == 0,
@@ -68,7 +74,7 @@ static void assert_there(uint32_t n, uint8_t key_bytes)
     assert_true(kvf_key_equal(&found.key, &wanted.key));
     assert_true(kvf_generation_equal(found.generation, wanted.generation));
     assert_true(found.space == wanted.space && found.length == wanted.length);
-    assert_true(found.crc32c == wanted.crc32c && found.segment == wanted.segment);
+    assert_true(found.crc32c == wanted.crc32c && found.list == wanted.list);
     assert_true(found.page == wanted.page && found.hot == wanted.hot);
     assert_true(found.pulled == wanted.pulled);
 }
@@ -133,25 +139,44 @@ static void bytes__200000_blocks__are_at_most_96_and_the_key_for_each(void **sta
     }
 }
 
-static void in_segment__removed_one_by_one__are_those_of_the_segment(void **state)
+static uint32_t number_of(uint32_t link)
+{
+    struct kvf_cold_block block;
+    kvf_cold_get(cold, link, &block);
+    return (uint32_t)block.generation.epoch - 1;
+}
+
+static void list__some_removed_and_one_moved__has_the_others_in_the_order_they_came(void **state)
 {
     (void)state;
     const uint32_t count = 3200;
     for (uint32_t n = 0; n < count; n++)
         assert_true(add(n, (uint8_t)(4 + n % 60)));
-    for (uint32_t n = 5; n < count; n += 2 * SEGMENTS) /* from the middle as well */
+    for (uint32_t n = 5; n < count; n += 2 * LISTS) /* from the middle as well */
         kvf_cold_remove(cold, find(n, (uint8_t)(4 + n % 60)));
-    uint32_t link, left = 0;
-    for (; (link = kvf_cold_in_segment(cold, 5)) != KVF_COLD_NONE; left++) {
-        struct kvf_cold_block block;
-        kvf_cold_get(cold, link, &block);
-        assert_int_equal(block.segment, 5);
-        kvf_cold_remove(cold, link);
+    kvf_cold_move(cold, find(6, 10), &lists[5], 77);
+    assert_int_equal(number_of(lists[6].first), 6 + LISTS);
+    uint32_t left = 0;
+    for (uint32_t n = 5 + LISTS; n < count; n += 2 * LISTS, left++) {
+        assert_int_equal(number_of(lists[5].first), n);
+        kvf_cold_remove(cold, lists[5].first);
     }
-    assert_int_equal(left, count / SEGMENTS / 2);
+    assert_int_equal(left, count / LISTS / 2);
+    assert_true(number_of(lists[5].first) == 6 && lists[5].last == lists[5].first);
+    assert_int_equal(kvf_cold_next_in_list(cold, lists[5].first), KVF_COLD_NONE);
+    kvf_cold_remove(cold, lists[5].first);
+    kvf_cold_list_fini(cold, &lists[5]);
+    assert_true(kvf_cold_list_init(cold, &lists[5]));
     for (uint32_t n = 0; n < count; n++)
-        if (n % SEGMENTS != 5)
+        if (n != 6 && n % LISTS != 5)
             assert_there(n, (uint8_t)(4 + n % 60));
+}
+
+static void list_fini__not_empty__is_an_assert(void **state)
+{
+    (void)state;
+    assert_true(add(3, 8));
+    assert_aborts(kvf_cold_list_fini(cold, &lists[3]));
 }
 
 static void create__fails_at_each_step__leaves_nothing(void **state)
@@ -161,7 +186,7 @@ static void create__fails_at_each_step__leaves_nothing(void **state)
     unsigned nth = 0;
     do {
         faulty_memory_fail_at(++nth);
-        struct kvf_status status = kvf_cold_create(SEGMENTS, &other);
+        struct kvf_status status = kvf_cold_create(&other);
         assert_int_equal(kvf_is_ok(status), !faulty_memory_failed());
         if (faulty_memory_failed())
             assert_null(other);
@@ -203,8 +228,10 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(bytes__200000_blocks__are_at_most_96_and_the_key_for_each,
                                         set_up, tear_down),
-        cmocka_unit_test_setup_teardown(in_segment__removed_one_by_one__are_those_of_the_segment,
-                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            list__some_removed_and_one_moved__has_the_others_in_the_order_they_came, set_up,
+            tear_down),
+        cmocka_unit_test_setup_teardown(list_fini__not_empty__is_an_assert, set_up, tear_down),
         cmocka_unit_test(create__fails_at_each_step__leaves_nothing),
         cmocka_unit_test_setup_teardown(
             add__no_memory_now_and_then__those_that_were_taken_are_there, set_up, tear_down),

@@ -28,10 +28,9 @@ static bool same_block(const struct kvf_table_node *node, const void *name)
     return entry->space == wanted->space && kvf_key_equal(&entry->key, wanted->key);
 }
 
-struct kvf_location index_location_of(const struct kvf_index *index,
-                                      const struct kvf_cold_block *block)
+struct kvf_location index_location_of(const struct kvf_cold_block *block)
 {
-    const struct segment *segment = &index->segments[block->segment];
+    const struct segment *segment = index_segment_of_list(block->list);
     return (struct kvf_location){.drive = segment->drive,
                                  .segment = segment->number,
                                  .sequence = segment->sequence,
@@ -65,7 +64,7 @@ void index_tell_record(const struct kvf_index *index, uint32_t record, struct kv
         .crc32c = block.crc32c,
         .hot = block.hot,
         .on_ssd = true,
-        .location = index_location_of(index, &block),
+        .location = index_location_of(&block),
         .record = record,
     };
 }
@@ -275,7 +274,7 @@ void kvf_entry_unwatch(struct kvf_entry_watch *watch)
 bool index_add_record(struct kvf_index *index, struct kvf_cold_block *block, uint64_t hash,
                       struct kvf_location where)
 {
-    block->segment = index_segment_number(index, where);
+    block->list = &index_segment_of(index, where.drive, where.segment)->records;
     block->page = (uint32_t)(where.offset / KVF_PAGE);
     return kvf_cold_add(index->cold, hash, block);
 }
@@ -335,8 +334,8 @@ static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64
     entry->hot = block.hot;
     entry->pulled = block.pulled;
     entry->on_ssd = true;
-    entry->location = index_location_of(index, &block);
-    kvf_list_push_back(&index->segments[block.segment].entries, &entry->segment_node);
+    entry->location = index_location_of(&block);
+    kvf_list_push_back(&index_segment_of_list(block.list)->entries, &entry->segment_node);
     return entry;
 }
 

@@ -11,9 +11,9 @@ struct segment *index_segment_of(struct kvf_index *index, uint32_t drive, uint32
     return &index->segments[at];
 }
 
-uint32_t index_segment_number(struct kvf_index *index, struct kvf_location where)
+struct segment *index_segment_of_list(struct kvf_cold_list *records)
 {
-    return (uint32_t)(index_segment_of(index, where.drive, where.segment) - index->segments);
+    return kvf_container(records, struct segment, records);
 }
 
 void index_leave_ssd(struct kvf_entry *entry)
@@ -49,10 +49,10 @@ static void empty_segment(struct kvf_index *index, struct segment *segment, uint
         else
             leave_segment(index, entry);
     }
-    uint32_t record = kvf_cold_in_segment(index->cold, (uint32_t)(segment - index->segments));
+    uint32_t record = segment->records.first;
     while (record != KVF_COLD_NONE) {
         struct kvf_cold_block block;
-        uint32_t next = kvf_cold_next_in_segment(index->cold, record);
+        uint32_t next = kvf_cold_next_in_list(index->cold, record);
         kvf_cold_get(index->cold, record, &block);
         if (keep(block.hot, block.length, &keep_bytes))
             kvf_cold_cool(index->cold, record);
@@ -62,11 +62,9 @@ static void empty_segment(struct kvf_index *index, struct segment *segment, uint
     }
 }
 
-static bool is_empty(const struct kvf_index *index, const struct segment *segment)
+static bool is_empty(const struct segment *segment)
 {
-    uint32_t number = (uint32_t)(segment - index->segments);
-    return kvf_list_is_empty(&segment->entries) &&
-           kvf_cold_in_segment(index->cold, number) == KVF_COLD_NONE;
+    return kvf_list_is_empty(&segment->entries) && segment->records.first == KVF_COLD_NONE;
 }
 
 /* A record of this filling of the segment is there. False: that filling is not there any more. */
@@ -105,7 +103,8 @@ static void move_record(struct kvf_index *index, uint32_t record, const struct k
     if (to == NULL || !enter_filling(index, *to))
         index_remove_record(index, record);
     else
-        kvf_cold_move(index->cold, record, index_segment_number(index, *to),
+        kvf_cold_move(index->cold, record,
+                      &index_segment_of(index, to->drive, to->segment)->records,
                       (uint32_t)(to->offset / KVF_PAGE));
 }
 
@@ -201,7 +200,7 @@ void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct k
 static void free_if_done(struct kvf_index *index, uint32_t drive, uint32_t number)
 {
     struct segment *segment = index_segment_of(index, drive, number);
-    if (segment->reclaimed == 0 || segment->reads > 0 || !is_empty(index, segment))
+    if (segment->reclaimed == 0 || segment->reads > 0 || !is_empty(segment))
         return;
     uint64_t sequence = segment->reclaimed;
     segment->reclaimed = 0;
@@ -244,7 +243,7 @@ static struct segment *first_kept(struct kvf_index *index, uint32_t drive)
     struct segment *first = NULL;
     for (uint32_t i = index->first_segments[drive]; i < index->first_segments[drive + 1]; i++) {
         struct segment *segment = &index->segments[i];
-        if (segment->reclaimed != 0 && !is_empty(index, segment) &&
+        if (segment->reclaimed != 0 && !is_empty(segment) &&
             (first == NULL || segment->reclaimed < first->reclaimed))
             first = segment;
     }
@@ -273,7 +272,7 @@ static struct kvf_kept kept_record(const struct kvf_index *index, uint32_t link)
                    .generation = block.generation,
                    .length = block.length,
                    .crc32c = block.crc32c},
-        .location = index_location_of(index, &block),
+        .location = index_location_of(&block),
     };
 }
 
@@ -288,8 +287,8 @@ static size_t list_kept(const struct kvf_index *index, const struct segment *seg
         else if (count < max)
             kept[count++] = kept_entry(entry);
     }
-    uint32_t link = kvf_cold_in_segment(index->cold, (uint32_t)(segment - index->segments));
-    for (; link != KVF_COLD_NONE && count < max; link = kvf_cold_next_in_segment(index->cold, link))
+    uint32_t link = segment->records.first;
+    for (; link != KVF_COLD_NONE && count < max; link = kvf_cold_next_in_list(index->cold, link))
         kept[count++] = kept_record(index, link);
     return count;
 }
@@ -321,11 +320,14 @@ struct kvf_status index_make_segments(struct kvf_index *index)
     index->segments = calloc(index->segment_count + 1, sizeof(*index->segments));
     if (index->segments == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
+    KVF_TRY(kvf_cold_create(&index->cold));
     for (uint32_t d = 0; d < index->drive_count; d++)
         for (uint32_t s = index->first_segments[d]; s < index->first_segments[d + 1]; s++) {
             kvf_list_init(&index->segments[s].entries);
             index->segments[s].drive = d;
             index->segments[s].number = s - index->first_segments[d];
+            if (!kvf_cold_list_init(index->cold, &index->segments[s].records))
+                return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
         }
-    return kvf_cold_create(index->segment_count, &index->cold);
+    return kvf_ok();
 }

@@ -9,7 +9,8 @@
 #include "server/index.h"
 
 struct segment {
-    struct kvf_list entries; /* entry->segment_node; what has no entry is in `cold` */
+    struct kvf_list entries;      /* entry->segment_node */
+    struct kvf_cold_list records; /* what has no entry */
     uint32_t drive, number;
     uint64_t sequence;  /* of the filling that they are of; no older one is believed */
     uint64_t reads;     /* that hold it */
@@ -38,8 +39,7 @@ struct kvf_index {
 
 uint64_t index_block_hash(const struct kvf_index *index, const struct kvf_space *space,
                           const struct kvf_key *key);
-struct kvf_location index_location_of(const struct kvf_index *index,
-                                      const struct kvf_cold_block *block);
+struct kvf_location index_location_of(const struct kvf_cold_block *block);
 /* What the index knows of a record in `cold`, but for its hash. */
 void index_tell_record(const struct kvf_index *index, uint32_t record, struct kvf_found *found);
 /* The namespace counts it already. False: no memory. */
@@ -54,8 +54,7 @@ void index_drop_hidden(struct kvf_index *index, const struct kvf_entry *entry);
 /* All segments of the store, empty, and `cold`. What was made is kvf_index_destroy's, also on error: NO_MEMORY. */
 KVF_MUST_USE struct kvf_status index_make_segments(struct kvf_index *index);
 struct segment *index_segment_of(struct kvf_index *index, uint32_t drive, uint32_t segment);
-/* The segment's number among those of all drives. */
-uint32_t index_segment_number(struct kvf_index *index, struct kvf_location where);
+struct segment *index_segment_of_list(struct kvf_cold_list *records);
 /* The entry lies in its segment no longer. */
 void index_leave_ssd(struct kvf_entry *entry);
 
