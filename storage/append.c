@@ -172,6 +172,25 @@ void kvf_store_append(struct kvf_store *store, struct kvf_append *append)
         kvf_writer_wake(store->writer);
 }
 
+bool kvf_store_ask_instead(struct kvf_store *store, uint32_t drive_index, uint32_t asked,
+                           uint32_t instead, uint64_t *sequence)
+{
+    kvf_assert(drive_index < store->drive_count);
+    struct kvf_drive *drive = &store->drives[drive_index];
+    kvf_assert(asked < drive->segment_count && instead < drive->segment_count);
+    struct kvf_segment *other = &drive->segments[instead];
+    (void)pthread_mutex_lock(&store->lock);
+    kvf_assert(drive->segments[asked].asked);
+    bool may = other->state == KVF_SEGMENT_SEALED && !other->asked;
+    if (may) {
+        drive->segments[asked].asked = false;
+        other->asked = true;
+        *sequence = other->sequence;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    return may;
+}
+
 void kvf_store_free(struct kvf_store *store, uint32_t drive_index, uint32_t segment_number,
                     uint64_t sequence)
 {

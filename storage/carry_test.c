@@ -374,7 +374,7 @@ static void carry__several_drives__own_one_or_the_one_that_is_left(void **state)
 /* ---- a full store ---- */
 
 /* Nobody gives a segment back, and all are full: what is put waits for that, what is carried over has the last quarter
- * and never waits. */
+ * (there are three segments) and never waits. */
 static void carry__no_segment_comes_back__takes_the_room_kept_or_ends(void **state)
 {
     struct fixture f;
@@ -407,6 +407,51 @@ static void carry__no_segment_comes_back__takes_the_room_kept_or_ends(void **sta
     for (unsigned i = count; i < MANY; i++)
         assert_int_equal(blocks[i].status.code, KVF_OK);
     assert_int_equal(fixture_stats(&f).dropped, 0);
+    fixture_fini(&f);
+}
+
+/* An owner who would rather keep the oldest: at first it gives back the second one in its place. */
+static void reclaim_second(void *context, uint32_t drive, uint32_t segment, uint64_t sequence)
+{
+    struct fixture *f = context;
+    const struct kvf_location *second = &blocks[7].location; /* six in a segment */
+    uint64_t told = 0;
+    if (f->reclaim_count == 0) {
+        assert_int_equal(sequence, blocks[0].location.sequence);
+        for (uint32_t other = 0; other < 8; other++) /* itself, the open one, the free one */
+            if (other == segment || other >= 6)
+                assert_false(kvf_store_ask_instead(f->store, drive, segment, other, &told));
+        assert_true(kvf_store_ask_instead(f->store, drive, segment, second->segment, &told));
+        assert_int_equal(told, second->sequence);
+        assert_false(
+            kvf_store_ask_instead(f->store, drive, second->segment, second->segment, &told));
+        segment = second->segment;
+        sequence = told;
+    }
+    f->reclaims[f->reclaim_count++] =
+        (struct kvf_location){.drive = drive, .segment = segment, .sequence = sequence};
+    kvf_store_free(f->store, drive, segment, sequence);
+}
+
+static void
+ask_instead__another_sealed_one__is_given_back_and_the_oldest_the_next_time(void **state)
+{
+    struct fixture f;
+    init(&f, state);
+    f.options.reclaim = reclaim_second;
+    fixture_open(&f);
+    unsigned count = 0;
+    while (f.reclaim_count == 0) {
+        assert_int_equal(fixture_put(&f, &blocks[count], count, LENGTH).code, KVF_OK);
+        count++;
+    }
+    assert_int_equal(fixture_get(&f, &blocks[0], LENGTH).code, KVF_OK);
+    assert_int_equal(fixture_get(&f, &blocks[7], LENGTH).code, KVF_STALE);
+    while (f.reclaim_count == 1) {
+        assert_int_equal(fixture_put(&f, &blocks[count], count, LENGTH).code, KVF_OK);
+        count++;
+    }
+    assert_int_equal(f.reclaims[1].sequence, blocks[0].location.sequence);
     fixture_fini(&f);
 }
 
@@ -550,6 +595,8 @@ int main(void)
         cmocka_unit_test(carry__drive_refuses_for_a_while__fails_and_later_works),
         cmocka_unit_test(carry__several_drives__own_one_or_the_one_that_is_left),
         cmocka_unit_test(carry__no_segment_comes_back__takes_the_room_kept_or_ends),
+        cmocka_unit_test(
+            ask_instead__another_sealed_one__is_given_back_and_the_oldest_the_next_time),
         cmocka_unit_test(put__store_full_of_hot_blocks__goes_on),
     };
     return HOST_RUN_TESTS("carry", tests);

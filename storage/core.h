@@ -111,6 +111,12 @@ static inline struct kvf_place kvf_segment_place(const struct kvf_drive *drive,
     };
 }
 
+/* How much of the last segment what is put leaves to what is carried over; see kvf_store_carry_bytes. */
+static inline uint64_t kvf_drive_kept_bytes(const struct kvf_drive *drive)
+{
+    return drive->segment_bytes / 4 * (drive->segment_count < 4 ? 1 : 3);
+}
+
 static inline bool kvf_append_is_carried(const struct kvf_append *append)
 {
     return append->extent.arena == NULL;

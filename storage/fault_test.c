@@ -475,7 +475,7 @@ static void write__service_of_segments_fails__nothing_durable_is_lost(void **sta
         static struct fixture_block blocks[24];
         init(&f, state, 24 * 700 * 1024);
         f.options.read_threads = 1;
-        f.options.capacity_bytes = 8 * KVF_MIB;
+        f.options.capacity_bytes = 10 * KVF_MIB; /* a segment more than 11 blocks need */
         f.frees_at_once = at >= 30;
         fixture_open(&f);
         faulty_arm((struct plan){.kind = KVF_IO_WRITE,

@@ -280,15 +280,15 @@ static void wait_for_segment(struct kvf_spool *spool)
         ask_for_segments(spool, kvf_append_at(spool->queue.next));
 }
 
-/* While no other segment is free but one is to be, what is put leaves the last quarter of the open one to what is
- * carried over from there. */
+/* While no other segment is free but one is to be, what is put leaves the end of the open one to what is carried over
+ * from there. */
 static uint64_t bytes_kept(struct kvf_spool *spool)
 {
     const struct kvf_drive *drive = spool->drive;
     (void)pthread_mutex_lock(&spool->store->lock);
     bool kept = drive->free_count == 0 && drive->asked_count > 0;
     (void)pthread_mutex_unlock(&spool->store->lock);
-    return kept ? drive->segment_bytes / 4 : 0;
+    return kept ? kvf_drive_kept_bytes(drive) : 0;
 }
 
 static bool group_may_start(struct kvf_spool *spool)

@@ -65,8 +65,9 @@ struct kvf_store_options {
         *arenas; /* what extents may lie in; become fixed buffers; borrowed for life */
     size_t arena_count;
 
-    /* The drive wants a sealed segment back, its oldest. The owner unlinks every record in it, waits for its own
-     * reads there to end, then calls kvf_store_free. Asked once per segment; the store goes on with what it has. */
+    /* The drive wants a sealed segment back, its oldest (or another one, see kvf_store_ask_instead). The owner unlinks
+     * every record in it, waits for its own reads there to end, then calls kvf_store_free. Asked once per segment; the
+     * store goes on with what it has. */
     void (*reclaim)(void *context, uint32_t drive, uint32_t segment, uint64_t sequence);
     void *context;
 };
@@ -193,6 +194,10 @@ struct kvf_append {
  * reclaim). */
 void kvf_store_append(struct kvf_store *store, struct kvf_append *append);
 
+/* Within reclaim: the owner would rather give back this other segment of the drive. True: it is the one that is asked for
+ * now, and *sequence tells its filling. False: it is not sealed, or asked for already. */
+bool kvf_store_ask_instead(struct kvf_store *store, uint32_t drive, uint32_t asked,
+                           uint32_t instead, uint64_t *sequence);
 /* The segment that reclaim named (or any other sealed one, whole): its records are unlinked, nothing reads it. */
 void kvf_store_free(struct kvf_store *store, uint32_t drive, uint32_t segment, uint64_t sequence);
 
@@ -223,6 +228,9 @@ size_t kvf_store_drive_count(const struct kvf_store *store);
 void kvf_store_stats(const struct kvf_store *store, size_t drive, struct kvf_drive_stats *stats);
 /* The segments of a drive: what an owner needs to keep its lists per segment. */
 size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive);
+/* What is carried over when one segment is given back finds room, up to so many bytes of payload: what is put leaves it
+ * that and what its headers take. Five eighths of a segment; one in a store of less than four. */
+uint64_t kvf_store_carry_bytes(const struct kvf_store *store, size_t drive);
 /* Bytes of whole records in it, as used_bytes counts them. */
 uint64_t kvf_store_segment_used_bytes(const struct kvf_store *store, size_t drive,
                                       uint32_t segment);

@@ -346,6 +346,12 @@ size_t kvf_store_segment_count(const struct kvf_store *store, size_t drive)
     return store->drives[drive].segment_count;
 }
 
+uint64_t kvf_store_carry_bytes(const struct kvf_store *store, size_t drive)
+{
+    kvf_assert(drive < store->drive_count);
+    return kvf_drive_kept_bytes(&store->drives[drive]) - store->drives[drive].segment_bytes / 8;
+}
+
 uint64_t kvf_store_segment_used_bytes(const struct kvf_store *store, size_t drive, uint32_t segment)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&store->lock;
