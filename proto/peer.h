@@ -30,6 +30,7 @@ enum kvf_shortage {
     KVF_SHORT_OF_TURN,        /* nothing; others were before it */
     KVF_SHORT_OF_READS,       /* open Reads, or blocks in them */
     KVF_SHORT_OF_GRANT,       /* the most that one Read may ask for */
+    KVF_SHORT_OF_TENANT,      /* what its tenant may have in memory */
     KVF_SHORTAGE_COUNT
 };
 
@@ -47,6 +48,7 @@ static inline const char *kvf_shortage_text(uint32_t shortage)
         [KVF_SHORT_OF_TURN] = "its turn",
         [KVF_SHORT_OF_READS] = "the number of open Reads or of their blocks",
         [KVF_SHORT_OF_GRANT] = "the size of one Read (--max-grant-mib)",
+        [KVF_SHORT_OF_TENANT] = "the tenant's share of memory",
     };
     return texts[shortage < KVF_SHORTAGE_COUNT ? shortage : KVF_SHORT_OF_NOTHING];
 }

@@ -282,15 +282,22 @@ double kvf_acl_share(const struct kvf_acl *acl, const char *tenant, enum kvf_sha
     return number != NULL ? number->valuedouble : 1;
 }
 
-bool kvf_acl_has_shares(const struct kvf_acl *acl)
+static const char *nth_name(const cJSON *object, size_t n)
 {
-    const cJSON *tenants = acl != NULL ? find(acl->tree, "tenants", strlen("tenants")) : NULL;
-    for (const cJSON *tenant = tenants != NULL ? tenants->child : NULL; tenant != NULL;
-         tenant = tenant->next)
-        for (const cJSON *share = tenant->child; share != NULL; share = share->next)
-            if (share->valuedouble < 1)
-                return true;
-    return false;
+    const cJSON *item = object != NULL ? object->child : NULL;
+    while (item != NULL && n-- > 0)
+        item = item->next;
+    return item != NULL ? item->string : NULL;
+}
+
+const char *kvf_acl_tenant_of(const struct kvf_acl *acl, const char *identity, size_t n)
+{
+    return acl != NULL ? nth_name(find_identity(acl, identity), n) : NULL;
+}
+
+const char *kvf_acl_tenant(const struct kvf_acl *acl, size_t n)
+{
+    return acl != NULL ? nth_name(find(acl->tree, "tenants", strlen("tenants")), n) : NULL;
 }
 
 /* ---- life ---- */

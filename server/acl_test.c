@@ -86,12 +86,16 @@ static void share__where_nothing_is_said__all(void **state)
     assert_true(kvf_acl_share(acl, "t", KVF_SHARE_DRAM) == 0.5);
     assert_true(kvf_acl_share(acl, "t/f", KVF_SHARE_SSD) == 0.25);
     assert_true(kvf_acl_share(acl, "u", KVF_SHARE_DRAM) == 1);
-    assert_true(kvf_acl_has_shares(acl));
+    assert_string_equal(kvf_acl_tenant(acl, 0), "t");
+    assert_null(kvf_acl_tenant(acl, 1));
+    assert_null(kvf_acl_tenant_of(acl, "spiffe://x/idle", 0));
+    assert_null(kvf_acl_tenant_of(acl, "spiffe://x/nobody", 0));
+    assert_null(kvf_acl_tenant_of(NULL, "spiffe://x/idle", 0));
     kvf_acl_close(acl);
     acl = parsed("{\"tenants\": {\"t\": {\"dram\": 1}}, \"identities\": {}}");
-    assert_false(kvf_acl_has_shares(acl));
+    assert_true(kvf_acl_share(acl, "t", KVF_SHARE_DRAM) == 1);
     kvf_acl_close(acl);
-    assert_false(kvf_acl_has_shares(NULL));
+    assert_null(kvf_acl_tenant(NULL, 0));
     assert_true(kvf_acl_share(NULL, "t", KVF_SHARE_DRAM) == 1);
 }
 

@@ -64,7 +64,8 @@ bool kvf_admission_can_ever_fit(struct kvf_admission *admission, struct kvf_requ
     for (unsigned i = 0, count = list_budgets(admission, request, list); i < count; i++)
         if (request->bytes > list[i].budget->limit_bytes)
             return false;
-    return true;
+    return request->tenant == NULL ||
+           request->bytes <= request->tenant->limit_bytes[KVF_SHARE_DRAM];
 }
 
 static bool fits(struct kvf_admission *admission, const struct kvf_request *request)
@@ -138,9 +139,12 @@ static void count_turn(struct kvf_admission *admission, const struct kvf_request
     }
 }
 
-static bool is_passed_over(const struct kvf_admission *admission, const struct kvf_party *party)
+static bool is_passed_over(struct kvf_admission *admission, const struct kvf_request *request)
 {
-    for (; party != NULL; party = party->parent)
+    if (request->tenant != NULL && request->tenant->passed_in == admission->round)
+        return true;
+    for (const struct kvf_party *party = party_of(admission, request); party != NULL;
+         party = party->parent)
         if (party->passed_in == admission->round)
             return true;
     return false;
@@ -165,7 +169,7 @@ static struct kvf_party *next_below(struct kvf_admission *admission, enum kvf_cl
         const struct kvf_request *request = kvf_container(node, struct kvf_request, node);
         struct kvf_party *party = below(admission, request, above);
         if (party != NULL && request->speculative == speculative &&
-            !is_passed_over(admission, party_of(admission, request)) &&
+            !is_passed_over(admission, request) &&
             (next == NULL || party->mark_bytes < next->mark_bytes))
             next = party;
     }
@@ -177,7 +181,8 @@ static struct kvf_request *first_of(struct kvf_admission *admission, enum kvf_cl
 {
     kvf_list_for_each (node, &admission->queues[class]) {
         struct kvf_request *request = kvf_container(node, struct kvf_request, node);
-        if (party_of(admission, request) == party && request->speculative == speculative)
+        if (party_of(admission, request) == party && request->speculative == speculative &&
+            !is_passed_over(admission, request))
             return request;
     }
     return NULL;
@@ -224,9 +229,15 @@ static struct kvf_request *whose_turn(struct kvf_admission *admission, enum kvf_
     admission->round++;
     for (;;) {
         struct kvf_request *request = next_in_turn(admission, class, speculative);
-        struct kvf_party *narrow = request != NULL ? what_holds_back(admission, request) : NULL;
-        if (narrow == NULL)
+        if (request == NULL)
+            return NULL;
+        struct kvf_party *narrow = what_holds_back(admission, request);
+        if (narrow == NULL && kvf_tenant_may_hold(request->tenant, request->bytes))
             return request;
+        if (narrow == NULL) {
+            request->tenant->passed_in = admission->round;
+            continue;
+        }
         narrow->passed_in = admission->round;
         uint64_t clock_bytes = turns_of(admission, request, narrow)->clock_bytes;
         if (narrow->mark_bytes < clock_bytes)
@@ -243,8 +254,15 @@ struct kvf_refusal kvf_admission_explain(struct kvf_admission *admission,
         .shortage = KVF_SHORT_OF_TURN,
         .waited_ns = waits ? kvf_clock_now_ns() - request->since_ns : 0,
     };
-    struct charged list[MAX_BUDGETS];
-    for (unsigned i = 0, count = list_budgets(admission, request, list); i < count; i++) {
+    struct charged list[MAX_BUDGETS + 1];
+    unsigned count = list_budgets(admission, request, list);
+    struct kvf_budget memory;
+    if (request->tenant != NULL) {
+        memory.limit_bytes = request->tenant->limit_bytes[KVF_SHARE_DRAM];
+        memory.used_bytes = kvf_tenant_held_bytes(request->tenant);
+        list[count++] = (struct charged){&memory, KVF_SHORT_OF_TENANT};
+    }
+    for (unsigned i = 0; i < count; i++) {
         const struct kvf_budget *budget = list[i].budget;
         uint64_t held = waits ? budget->used_bytes : 0;
         uint64_t room = budget->limit_bytes > held ? budget->limit_bytes - held : 0;

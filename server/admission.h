@@ -10,8 +10,9 @@
  * Whose turn it is: demand before speculative; among those the identity that had the fewest bytes,
  * in it the instance that had the fewest, of it the request that came first. (Fewest since it began
  * to wait: whoever joins does not bring a claim along, see struct kvf_turns.) What a party's own
- * budget holds back lets others pass, but not those of that party. Beside the one whose turn it is
- * and who waits for the class nobody passes: what becomes free is collected for it.
+ * budget holds back lets others pass, but not those of that party; likewise what its tenant's share
+ * of DRAM holds back, for blocks that nobody may evict now. Beside the one whose turn it is and who
+ * waits for the class nobody passes: what becomes free is collected for it.
  *
  * A charge counts whole pages and belongs to whoever holds the bytes until kvf_admission_return.
  * Owner thread: the Manager's. */
@@ -23,6 +24,7 @@
 #include "base/loop.h"
 #include "base/status.h"
 #include "proto/peer.h"
+#include "server/tenants.h"
 
 enum kvf_class {
     KVF_CLASS_DIRTY = 0, /* puts that are not on SSD yet */
@@ -82,7 +84,9 @@ struct kvf_request {
     enum kvf_class class;
     uint64_t bytes;          /* whole pages */
     struct kvf_party *party; /* NULL: nobody in particular */
-    bool speculative;        /* nobody waits for it yet */
+    /* Whose blocks they are; NULL: nobody's. Entered by the owner as long as it may wait. */
+    struct kvf_tenant *tenant;
+    bool speculative; /* nobody waits for it yet */
     /* The charges are taken: now take the memory, all of it, and start. False: there is not enough
      * contiguous memory now; nothing was taken and nobody was called, the request goes on waiting.
      * May run inside kvf_admission_submit. */

@@ -519,6 +519,72 @@ static void turns__at_random__everybody_is_served_within_the_limits(void **state
     assert_int_equal(admission.peak_identity_bytes <= 7 * MIB, 1);
 }
 
+/* ---- tenants ---- */
+
+/* What it may have in memory, and what nobody may evict of it now. */
+static struct kvf_tenant *tenant_with(uint64_t limit_bytes, uint64_t held_bytes)
+{
+    static struct kvf_tenant tenants[2];
+    static unsigned next;
+    struct kvf_tenant *tenant = &tenants[next++ % 2];
+    *tenant = (struct kvf_tenant){.limit_bytes = {limit_bytes, UINT64_MAX},
+                                  .used_bytes = {held_bytes, 0}};
+    return tenant;
+}
+
+static void tenant__share_is_held__its_requests_wait_and_others_pass(void **state)
+{
+    (void)state;
+    struct kvf_tenant *full = tenant_with(5 * MIB, 4 * MIB);
+    struct asker waits = asks(KVF_CLASS_PULL, 2 * MIB), small = asks(KVF_CLASS_PULL, MIB),
+                 other = asks(KVF_CLASS_PULL, 2 * MIB), nobodys = asks(KVF_CLASS_PULL, MIB);
+    waits.request.tenant = small.request.tenant = full;
+    other.request.tenant = tenant_with(5 * MIB, 0);
+    kvf_admission_submit(&admission, &waits.request);
+    kvf_admission_submit(&admission, &small.request); /* it would fit, but waits behind the first */
+    kvf_admission_submit(&admission, &other.request);
+    kvf_admission_submit(&admission, &nobodys.request);
+    assert_int_equal(waits.admitted + small.admitted, 0);
+    assert_int_equal(other.admitted + nobodys.admitted, 2); /* of the same instance */
+    struct kvf_refusal why = kvf_admission_explain(&admission, &waits.request, KVF_BUSY);
+    assert_int_equal(why.shortage, KVF_SHORT_OF_TENANT);
+    assert_int_equal(why.short_bytes, MIB);
+    full->used_bytes[KVF_SHARE_DRAM] = 2 * MIB;
+    kvf_admission_retry(&admission);
+    kvf_loop_run_once(admission.loop, 100);
+    assert_int_equal(waits.admitted + small.admitted, 2);
+    kvf_admission_return(&admission, &waits.request, 2 * MIB);
+    kvf_admission_return(&admission, &small.request, MIB);
+    kvf_admission_return(&admission, &other.request, 2 * MIB);
+    kvf_admission_return(&admission, &nobodys.request, MIB);
+    assert_int_equal(admission.query.used_bytes, 0);
+}
+
+static void tenant__what_is_cached__does_not_count(void **state)
+{
+    (void)state;
+    struct kvf_tenant *tenant = tenant_with(5 * MIB, 5 * MIB);
+    struct asker asker = asks(KVF_CLASS_SERVE, 3 * MIB);
+    asker.request.tenant = tenant;
+    tenant->cached_bytes = 3 * MIB;
+    kvf_admission_submit(&admission, &asker.request);
+    assert_int_equal(asker.admitted, 1);
+    kvf_admission_return(&admission, &asker.request, 3 * MIB);
+}
+
+static void tenant__more_than_its_share__never_fits(void **state)
+{
+    (void)state;
+    struct asker asker = asks(KVF_CLASS_PULL, 3 * MIB);
+    asker.request.tenant = tenant_with(3 * MIB - 4096, 0);
+    assert_false(kvf_admission_can_ever_fit(&admission, &asker.request));
+    struct kvf_refusal why = kvf_admission_explain(&admission, &asker.request, KVF_TOO_LARGE);
+    assert_int_equal(why.shortage, KVF_SHORT_OF_TENANT);
+    assert_int_equal(why.short_bytes, 4096);
+    asker.request.tenant->limit_bytes[KVF_SHARE_DRAM] = 3 * MIB;
+    assert_true(kvf_admission_can_ever_fit(&admission, &asker.request));
+}
+
 /* ---- states ---- */
 
 static void set_state__what_is_not_allowed__is_an_assert(void **state)
@@ -554,6 +620,9 @@ int main(void)
         TEST(raise__admitted__gives_its_speculative_share_to_others),
         TEST(explain__what_is_short__is_named),
         TEST(turns__at_random__everybody_is_served_within_the_limits),
+        TEST(tenant__share_is_held__its_requests_wait_and_others_pass),
+        TEST(tenant__what_is_cached__does_not_count),
+        TEST(tenant__more_than_its_share__never_fits),
         TEST(set_state__what_is_not_allowed__is_an_assert),
     };
     return cmocka_run_group_tests_name("server/admission", tests, NULL, NULL);

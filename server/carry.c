@@ -2,8 +2,7 @@
 
 #include <stdlib.h>
 
-#define BATCH 256     /* blocks */
-#define KEPT_SHARE 4u /* of a segment's bytes: one in so many */
+#define BATCH 256 /* blocks */
 
 struct carry {
     struct kvf_append append;
@@ -75,12 +74,38 @@ static void start_batch(struct lane *lane)
         start_carry(lane, &lane->items[i], &kept[i]);
 }
 
+static bool is_cheaper(struct kvf_index_cost a, struct kvf_index_cost b)
+{
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.sequence < b.sequence;
+}
+
+/* The segment to give back, at first the one that is asked for: the oldest. */
+static void choose(struct kvf_carries *carries, uint32_t drive, uint32_t *segment,
+                   uint64_t *sequence)
+{
+    struct kvf_index_cost least = kvf_index_cost(carries->index, drive, *segment);
+    const size_t count = kvf_store_segment_count(carries->store, drive);
+    for (uint32_t other = 0; other < count && least.bytes > 0; other++) {
+        struct kvf_index_cost cost = kvf_index_cost(carries->index, drive, other);
+        if (!is_cheaper(cost, least) ||
+            kvf_store_segment_used_bytes(carries->store, drive, other) == 0 ||
+            !kvf_store_ask_instead(carries->store, drive, *segment, other, sequence))
+            continue;
+        *segment = other;
+        least = cost;
+    }
+}
+
 void kvf_carries_reclaim(struct kvf_carries *carries, uint32_t drive, uint32_t segment,
                          uint64_t sequence)
 {
-    uint64_t bytes = kvf_store_segment_used_bytes(carries->store, drive, segment);
     struct lane *lane = &carries->lanes[drive];
-    kvf_index_reclaim(carries->index, drive, segment, sequence, bytes / KEPT_SHARE);
+    if (kvf_index_shares_ssd(carries->index))
+        choose(carries, drive, &segment, &sequence);
+    uint64_t hot_bytes = kvf_store_segment_used_bytes(carries->store, drive, segment) / 4;
+    uint64_t keep_bytes = kvf_store_carry_bytes(carries->store, drive);
+    kvf_index_reclaim(carries->index, drive, segment, sequence, hot_bytes,
+                      keep_bytes > hot_bytes ? keep_bytes : hot_bytes);
     if (lane->open == 0)
         start_batch(lane);
 }

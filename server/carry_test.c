@@ -233,6 +233,85 @@ static void carry__cannot_be_read__is_evicted(void **state)
     assert_int_equal(drive_stats().carries_failed, 1);
 }
 
+/* ---- shares: of the store's 64 MiB 20 can be promised ---- */
+
+#define GREEDY "greedy/f"
+
+static struct kvf_acl *start_with_shares(const char *tenants)
+{
+    struct kvf_acl *acl = node_shares(tenants);
+    node_stop(&node);
+    node_start(&node, &(struct node_options){.ssd = true, .acl = acl});
+    return acl;
+}
+
+static void greedy_puts(unsigned count)
+{
+    static unsigned block;
+    for (unsigned i = 0; i < count; i++)
+        node_put_in(&node, GREEDY, block++);
+    node_evict(&node);
+    node_run_until(kvf_carries_open(node.carries) == 0);
+}
+
+static unsigned greedy_has(void)
+{
+    unsigned count = 0;
+    for (unsigned block = 0; block < 256; block++)
+        count += node_has_in(&node, GREEDY, block);
+    return count;
+}
+
+/* Its blocks lie among the other's: each segment that is given back has some, until they have come together. */
+static void carry__greedy_tenant_turns_the_store_over__modest_one_keeps_every_block(void **state)
+{
+    (void)state;
+    const char *shares[] = {
+        "\"greedy\": {\"ssd\": 0.15625}",                            /* 10 */
+        "\"greedy\": {\"ssd\": 0.15625}, \"t\": {\"ssd\": 0.15625}", /* 10, 10 */
+        "\"t\": {\"ssd\": 0.15625}"};                                /* all, 10 */
+    for (unsigned s = 0; s < 3; s++) {
+        struct kvf_acl *acl = start_with_shares(shares[s]);
+        for (unsigned block = 0; block < 10; block++) {
+            node_put(&node, block);
+            greedy_puts(2);
+        }
+        for (unsigned turn = 0; turn < 3; turn++) {
+            greedy_puts(40);
+            for (unsigned block = 0; block < 10; block++)
+                assert_true(node_has(&node, block));
+            assert_in_range(greedy_has(), 10, s < 2 ? 10 : 54);
+        }
+        for (unsigned block = 0; block < 10; block++)
+            get(block);
+        struct kvf_drive_stats stats = drive_stats();
+        assert_true(stats.carried_blocks > 0);
+        assert_int_equal(stats.carries_failed + stats.dropped, 0);
+        assert_true(stats.write_device_bytes < 2 * stats.write_payload_bytes);
+        node_stop(&node);
+        kvf_acl_close(acl);
+        node_start(&node, &(struct node_options){.ssd = true});
+    }
+}
+
+/* More than finds room when its segment is given back: others are, at no cost. */
+static void carry__segment_full_of_what_is_safe__is_not_the_one_that_goes(void **state)
+{
+    (void)state;
+    struct kvf_acl *acl = start_with_shares("\"t\": {\"ssd\": 0.3125}"); /* 20 */
+    for (unsigned block = 0; block < SEGMENT_BLOCKS; block++)
+        node_put(&node, block);
+    greedy_puts(100);
+    for (unsigned block = 0; block < SEGMENT_BLOCKS; block++)
+        assert_true(node_has(&node, block));
+    assert_int_equal(drive_stats().carried_blocks, 0);
+    assert_in_range(greedy_has(), 1, 3 * SEGMENT_BLOCKS);
+    get(3);
+    node_stop(&node);
+    kvf_acl_close(acl);
+    node_start(&node, &(struct node_options){.ssd = true});
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -247,6 +326,8 @@ int main(void)
         TEST(carry__put_anew_meanwhile__the_new_one_stays),
         TEST(carry__damaged_on_the_drive__still_detected),
         TEST(carry__cannot_be_read__is_evicted),
+        TEST(carry__greedy_tenant_turns_the_store_over__modest_one_keeps_every_block),
+        TEST(carry__segment_full_of_what_is_safe__is_not_the_one_that_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

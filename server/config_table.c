@@ -140,8 +140,8 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(acl),
      .operand = "FILE",
      .derived = "none",
-     .help = "rights per identity and tenant, JSON (docs/acl-example.json); without it any tenant "
-             "name is accepted, and all share one pool and one trust"},
+     .help = "rights per identity, shares per tenant, JSON (docs/acl-example.json); without it any "
+             "tenant name is accepted, and all share one pool and one trust"},
     {.name = "insecure-loopback",
      .kind = KVF_FLAG_SWITCH,
      .group = KVF_FLAG_GROUP_SECURITY,

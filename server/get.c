@@ -181,7 +181,7 @@ static bool take_entry(struct get *get, struct get_item *item)
         return true;
     }
     if (item->entry == NULL || item->entry->extent.bytes == 0) {
-        if (!kvf_is_ok(kvf_index_room(index, item->length, &room)))
+        if (!kvf_is_ok(kvf_index_room(index, get->request.tenant, item->length, &room)))
             return false;
         if (item->entry == NULL)
             item->entry =
@@ -462,6 +462,7 @@ static void free_if_over(struct get *get)
     get->gets->open--;
     void (*freed)(void *user) = get->freed;
     void *user = get->user;
+    kvf_tenants_leave(kvf_index_tenants(get->gets->index), get->request.tenant);
     free(get->items);
     free(get);
     freed(user);
@@ -581,6 +582,7 @@ struct get *get_create(struct gets *gets, uint32_t item_count)
 void get_start(struct get *get)
 {
     get->request.party = get->party;
+    get->request.tenant = kvf_tenants_enter(kvf_index_tenants(get->gets->index), get->ns);
     kvf_timer_start(get->gets->loop, &get->timer, get->deadline_ns);
     get_step(get);
 }

@@ -362,7 +362,7 @@ static void get__segment_reclaimed_during_the_load__still_has_its_bytes(void **s
     assert_true(node_look(&node, 1, &found));
     struct kvf_location at = found.location;
     node_get_start(&node, &ask, LIST(1), 1, 10 * SECONDS);
-    kvf_index_reclaim(node.index, at.drive, at.segment, at.sequence, 0);
+    kvf_index_reclaim(node.index, at.drive, at.segment, at.sequence, 0, 0);
     assert_false(node_has(&node, 2));
     assert_true(node_has(&node, 20));
     node_run_until(ask.answered == 1);

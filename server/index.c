@@ -1,12 +1,8 @@
-/* The index, in four parts: looking, entries and their pins, folding, the cache. Segments: index_segments.c. */
+/* The index, in four parts: looking, entries and their pins, folding, all of them. index_state.h has the map. */
 #include "server/index_state.h"
 
 #include <stdlib.h>
 #include <sys/random.h>
-
-/* For one block of room, so many times its bytes are evicted at most: where pinned extents leave no place long enough,
- * one that waits must not empty the cache. */
-#define EVICTED_FOR_ONE 4
 
 /* ---- looking ---- */
 
@@ -30,7 +26,7 @@ static bool same_block(const struct kvf_table_node *node, const void *name)
 
 struct kvf_location index_location_of(const struct kvf_cold_block *block)
 {
-    const struct segment *segment = index_segment_of_list(block->list);
+    const struct segment *segment = index_stake_of(block->list)->segment;
     return (struct kvf_location){.drive = segment->drive,
                                  .segment = segment->number,
                                  .sequence = segment->sequence,
@@ -93,14 +89,6 @@ bool kvf_index_find(const struct kvf_index *index, const char *ns, const struct 
 
 /* ---- entries and pins ---- */
 
-static void uncache(struct kvf_index *index, struct kvf_entry *entry)
-{
-    if (kvf_list_is_empty(&entry->cache_node))
-        return;
-    kvf_list_remove(&entry->cache_node);
-    index->clean_bytes -= entry->extent.bytes;
-}
-
 static void count_pinned(struct kvf_index *index, struct kvf_entry *entry)
 {
     uint64_t now = entry->pins > 0 ? entry->extent.bytes : 0;
@@ -108,11 +96,12 @@ static void count_pinned(struct kvf_index *index, struct kvf_entry *entry)
     entry->pinned_bytes = now;
 }
 
-static void free_extent(struct kvf_index *index, struct kvf_entry *entry)
+void index_free_extent(struct kvf_index *index, struct kvf_entry *entry)
 {
     if (entry->extent.bytes == 0)
         return;
-    uncache(index, entry);
+    index_uncache(index, entry);
+    kvf_tenants_give(&index->tenants, entry->space->tenant, KVF_SHARE_DRAM, entry->extent.bytes);
     kvf_pool_free(index->options.pool, &entry->extent);
     entry->resident = entry->verified = false;
     count_pinned(index, entry);
@@ -122,25 +111,20 @@ static void free_extent(struct kvf_index *index, struct kvf_entry *entry)
 static void free_entry(struct kvf_index *index, struct kvf_entry *entry)
 {
     kvf_assert(entry->pins == 0 && !entry->linked && entry->load == NULL);
-    free_extent(index, entry);
-    index_leave_ssd(entry);
+    index_free_extent(index, entry);
+    index_leave_ssd(index, entry);
     kvf_spaces_leave(&index->spaces, entry->space);
     free(entry);
     index->entry_count--;
 }
 
-static void fold(struct kvf_index *index, struct kvf_entry *entry);
-
 /* Nobody pins it: is it worth keeping, and where? */
 static void settle_unpinned(struct kvf_index *index, struct kvf_entry *entry)
 {
-    if (!entry->resident || !entry->linked) {
-        fold(index, entry);
-        return;
-    }
-    kvf_list_push_back(entry->pulled ? &index->cached_pulled : &index->cached, &entry->cache_node);
-    index->clean_bytes += entry->extent.bytes;
-    index->options.freed(index->options.context);
+    if (entry->resident && entry->linked)
+        index_cache(index, entry);
+    else
+        index_fold(index, entry);
 }
 
 static void tell_watchers(struct kvf_entry *entry)
@@ -229,7 +213,7 @@ void kvf_entry_ready(struct kvf_index *index, struct kvf_entry *entry, uint32_t 
 
 void kvf_entry_pin(struct kvf_index *index, struct kvf_entry *entry)
 {
-    uncache(index, entry);
+    index_uncache(index, entry);
     entry->pins++;
     count_pinned(index, entry);
 }
@@ -249,13 +233,14 @@ void kvf_entry_give_extent(struct kvf_index *index, struct kvf_entry *entry,
     kvf_assert(entry->extent.bytes == 0 && entry->pins > 0);
     entry->extent = *extent;
     *extent = (struct kvf_extent){0};
+    kvf_tenants_take(&index->tenants, entry->space->tenant, KVF_SHARE_DRAM, entry->extent.bytes);
     count_pinned(index, entry);
 }
 
 void kvf_entry_drop_extent(struct kvf_index *index, struct kvf_entry *entry)
 {
     kvf_assert(entry->pins > 0);
-    free_extent(index, entry);
+    index_free_extent(index, entry);
 }
 
 void kvf_entry_watch(struct kvf_entry *entry, struct kvf_entry_watch *watch)
@@ -274,9 +259,16 @@ void kvf_entry_unwatch(struct kvf_entry_watch *watch)
 bool index_add_record(struct kvf_index *index, struct kvf_cold_block *block, uint64_t hash,
                       struct kvf_location where)
 {
-    block->list = &index_segment_of(index, where.drive, where.segment)->records;
+    struct kvf_space *space = kvf_spaces_at(&index->spaces, block->space);
+    struct kvf_stake *stake =
+        index_stake(index, index_segment_of(index, where.drive, where.segment), space->tenant);
+    if (stake == NULL)
+        return false;
+    block->list = &stake->records;
     block->page = (uint32_t)(where.offset / KVF_PAGE);
-    return kvf_cold_add(index->cold, hash, block);
+    bool added = kvf_cold_add(index->cold, hash, block);
+    index_stake_took(index, stake, added ? block->length : 0);
+    return added;
 }
 
 void index_remove_record(struct kvf_index *index, uint32_t record)
@@ -284,6 +276,7 @@ void index_remove_record(struct kvf_index *index, uint32_t record)
     struct kvf_cold_block block;
     kvf_cold_get(index->cold, record, &block);
     kvf_cold_remove(index->cold, record);
+    index_stake_lost(index, index_stake_of(block.list), block.length);
     kvf_spaces_leave(&index->spaces, kvf_spaces_at(&index->spaces, block.space));
 }
 
@@ -312,7 +305,7 @@ static bool record_entry(struct kvf_index *index, const struct kvf_entry *entry)
 
 /* An entry that nothing needs goes; where it lies on SSD and can be found, a record stays. Without
  * memory for that it is a miss from now on, which is better than no daemon. */
-static void fold(struct kvf_index *index, struct kvf_entry *entry)
+void index_fold(struct kvf_index *index, struct kvf_entry *entry)
 {
     if (entry->linked && entry->on_ssd && record_entry(index, entry))
         entry->space->blocks++;
@@ -335,7 +328,8 @@ static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64
     entry->pulled = block.pulled;
     entry->on_ssd = true;
     entry->location = index_location_of(&block);
-    kvf_list_push_back(&index_segment_of_list(block.list)->entries, &entry->segment_node);
+    entry->stake = index_stake_of(block.list);
+    kvf_list_push_back(&entry->stake->entries, &entry->segment_node);
     return entry;
 }
 
@@ -361,53 +355,7 @@ void kvf_index_forget(struct kvf_index *index, const struct kvf_found *found)
     }
 }
 
-/* ---- the cache ---- */
-
-/* Drops the coldest cached block from DRAM; false: nothing is cached. */
-static bool evict_one(struct kvf_index *index, uint64_t *bytes)
-{
-    struct kvf_list *list =
-        kvf_list_is_empty(&index->cached_pulled) ? &index->cached : &index->cached_pulled;
-    if (kvf_list_is_empty(list))
-        return false;
-    struct kvf_entry *entry = kvf_container(list->next, struct kvf_entry, cache_node);
-    kvf_assert(entry->extent.bytes > 0);
-    *bytes += entry->extent.bytes;
-    free_extent(index, entry);
-    settle_unpinned(index, entry);
-    return true;
-}
-
-/* Where all that is free and all that is cached together are too little, evicting helps nobody. */
-static bool may_become_room(const struct kvf_index *index, uint64_t bytes)
-{
-    return kvf_pool_free_bytes(index->options.pool) + index->clean_bytes >= bytes;
-}
-
-struct kvf_status kvf_index_room(struct kvf_index *index, uint64_t bytes, struct kvf_extent *extent)
-{
-    uint64_t evicted = 0, most = EVICTED_FOR_ONE * kvf_round_up_page(bytes);
-    for (;;) {
-        struct kvf_status status = kvf_pool_alloc(index->options.pool, bytes, extent);
-        if (kvf_is_ok(status) || evicted >= most || !may_become_room(index, bytes) ||
-            !evict_one(index, &evicted))
-            return status;
-    }
-}
-
-void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent)
-{
-    if (extent->bytes == 0)
-        return;
-    kvf_pool_free(index->options.pool, extent);
-    index->options.freed(index->options.context);
-}
-
-void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes)
-{
-    while (evict_one(index, bytes))
-        (*blocks)++;
-}
+/* ---- all of them ---- */
 
 void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct kvf_entry *entry),
                     void *context)
@@ -426,10 +374,30 @@ void kvf_index_get_stats(const struct kvf_index *index, struct kvf_index_stats *
         .entries = index->entry_count,
         .bytes = sizeof(*index) + kvf_cold_bytes(index->cold) + kvf_spaces_bytes(&index->spaces) +
                  index->entry_count * sizeof(struct kvf_entry) + kvf_table_bytes(&index->entries) +
-                 index->segment_count * sizeof(struct segment),
+                 index->segment_count * sizeof(struct segment) +
+                 index->stakes.count * sizeof(struct kvf_stake) + kvf_table_bytes(&index->stakes),
         .pinned_bytes = index->pinned_bytes,
         .clean_bytes = index->clean_bytes,
     };
+}
+
+/* What may be promised of the SSD: what can be carried over of each segment, but for two that are kept free. However
+ * much of that is filled, and wherever it lies, there is a segment then that can be given back without loss. */
+static struct kvf_status make_tenants(struct kvf_index *index)
+{
+    const struct kvf_store *store = index->options.store;
+    struct kvf_tenants *tenants = &index->tenants;
+    tenants->acl = index->options.acl;
+    tenants->all_bytes[KVF_SHARE_DRAM] = tenants->safe_bytes[KVF_SHARE_DRAM] =
+        kvf_pool_bytes(index->options.pool);
+    for (size_t d = 0; store != NULL && d < kvf_store_drive_count(store); d++) {
+        struct kvf_drive_stats drive;
+        kvf_store_stats(store, d, &drive);
+        tenants->all_bytes[KVF_SHARE_SSD] += drive.capacity_bytes;
+        tenants->safe_bytes[KVF_SHARE_SSD] +=
+            kvf_store_carry_bytes(store, d) * (kvf_store_segment_count(store, d) - 2);
+    }
+    return kvf_tenants_init(tenants, index->seed);
 }
 
 struct kvf_status kvf_index_create(const struct kvf_index_options *options, struct kvf_index **give)
@@ -438,10 +406,11 @@ struct kvf_status kvf_index_create(const struct kvf_index_options *options, stru
     if (index == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     index->options = *options;
-    kvf_list_init(&index->cached);
-    kvf_list_init(&index->cached_pulled);
+    kvf_cache_init(&index->cache);
     (void)!getrandom(&index->seed, sizeof(index->seed), 0);
-    struct kvf_status status = kvf_spaces_init(&index->spaces, index->seed);
+    struct kvf_status status = kvf_spaces_init(&index->spaces, &index->tenants, index->seed);
+    if (kvf_is_ok(status))
+        status = make_tenants(index);
     if (kvf_is_ok(status))
         status = kvf_table_init(&index->entries);
     if (kvf_is_ok(status))
@@ -471,10 +440,12 @@ void kvf_index_destroy(struct kvf_index *index, bool abandon)
         return;
     if (!abandon)
         unlink_all(index);
+    index_free_stakes(index);
     kvf_cold_destroy(index->cold);
     free(index->segments);
     free(index->first_segments);
     kvf_table_fini(&index->entries);
     kvf_spaces_fini(&index->spaces);
+    kvf_tenants_fini(&index->tenants);
     free(index);
 }

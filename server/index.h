@@ -29,6 +29,7 @@
 
 struct kvf_index;
 struct kvf_load;
+struct kvf_stake;
 
 enum kvf_entry_state {
     KVF_ENTRY_PENDING = 0, /* a put has its place and writes it: found, but not to be had */
@@ -58,10 +59,11 @@ struct kvf_entry {
     struct kvf_location location;
     struct kvf_load *load; /* the one that fills or checks the extent now */
 
-    struct kvf_list cache_node;   /* while resident, clean and unpinned */
-    struct kvf_list segment_node; /* while on SSD */
-    struct kvf_list watches;      /* who waits for PENDING to end */
-    uint64_t pinned_bytes;        /* what the pinned gauge counts for it */
+    struct kvf_list cache_node; /* while resident, clean and unpinned */
+    struct kvf_stake *stake;    /* while on SSD; likewise segment_node */
+    struct kvf_list segment_node;
+    struct kvf_list watches; /* who waits for PENDING to end */
+    uint64_t pinned_bytes;   /* what the pinned gauge counts for it */
 };
 
 /* Told once when the watched entry is PENDING no longer; the entry may be unlinked then. */
@@ -72,8 +74,9 @@ struct kvf_entry_watch {
 
 struct kvf_index_options {
     struct kvf_pool *pool;
-    struct kvf_store *store; /* NULL: no SSD tier */
-    uint64_t boot_epoch;     /* of the generations given here */
+    struct kvf_store *store;   /* NULL: no SSD tier */
+    uint64_t boot_epoch;       /* of the generations given here */
+    const struct kvf_acl *acl; /* of the tenants' shares; NULL: there are none */
     /* Memory became free or evictable: whoever waits for memory may try again. */
     void (*freed)(void *context);
     void *context;
@@ -129,13 +132,25 @@ void kvf_entry_drop_extent(struct kvf_index *index, struct kvf_entry *entry);
 void kvf_entry_watch(struct kvf_entry *entry, struct kvf_entry_watch *watch);
 void kvf_entry_unwatch(struct kvf_entry_watch *watch);
 
-/* Memory for `bytes`, evicting what is cached, the coldest first. BUSY: too much is pinned. */
-KVF_MUST_USE struct kvf_status kvf_index_room(struct kvf_index *index, uint64_t bytes,
-                                              struct kvf_extent *extent);
+/* Memory for `bytes` of a block of this tenant (NULL: nobody's), evicting what is cached. While the tenant would be above
+ * its share its own coldest go; then those of whoever has more than is safe, its own, anybody's. BUSY: too much is
+ * pinned. */
+KVF_MUST_USE struct kvf_status kvf_index_room(struct kvf_index *index, struct kvf_tenant *tenant,
+                                              uint64_t bytes, struct kvf_extent *extent);
+/* The same as far as the share goes, for who takes several rooms before entries have them: room for all of them together.
+ * False: the tenant holds too much, nothing was evicted. */
+KVF_MUST_USE bool kvf_index_within_share(struct kvf_index *index, struct kvf_tenant *tenant,
+                                         uint64_t bytes);
 /* Give back what kvf_index_room gave and no entry took. */
 void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent);
 /* Evict all that is cached in DRAM. */
 void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes);
+
+/* To enter and leave, and to look at. */
+struct kvf_tenants *kvf_index_tenants(struct kvf_index *index);
+/* The ACL was read again. Whoever is above the share that it gives now loses blocks, the coldest in DRAM and the oldest
+ * on SSD; what is pinned in DRAM goes when it is not any more. */
+void kvf_index_reload_shares(struct kvf_index *index);
 
 /* Call `each` for every linked entry, in no order (what lies only on SSD has none); it may pin, and
  * change nothing else. */
@@ -149,15 +164,25 @@ void kvf_index_each(struct kvf_index *index, void (*each)(void *context, struct 
 void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *record,
                          struct kvf_location location);
 /* Its record is durable there, and not hot. Not believed when that filling of the segment was
- * reclaimed meanwhile. */
+ * reclaimed meanwhile. Its tenant's oldest records go while there are more than its share. */
 void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct kvf_location where);
 /* A read of this location begins, ends. A segment is given back to the store only between them. */
 void kvf_index_hold_segment(struct kvf_index *index, struct kvf_location where);
 void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where);
 /* The store wants this segment: its records are unlinked now, it is freed when no read holds it.
- * Hot ones stay, up to keep_bytes, until they are moved; they are not hot any more. */
+ * What is safe for its tenant stays until it is moved, and hot ones of others do, up to hot_bytes;
+ * keep_bytes at most in all. They are not hot any more. */
 void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment, uint64_t sequence,
-                       uint64_t keep_bytes);
+                       uint64_t hot_bytes, uint64_t keep_bytes);
+/* Are there shares of the SSD? Then it matters which segment is given back. */
+bool kvf_index_shares_ssd(const struct kvf_index *index);
+/* What of a segment is safe for its tenants and would have to be moved now, and how old it is. */
+struct kvf_index_cost {
+    uint64_t bytes;
+    uint64_t sequence;
+};
+
+struct kvf_index_cost kvf_index_cost(struct kvf_index *index, uint32_t drive, uint32_t segment);
 
 /* A block that stays in a segment which the store wants. The namespace is the index's. */
 struct kvf_kept {

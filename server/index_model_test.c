@@ -218,7 +218,7 @@ static bool may_unlink(void)
 static bool make_room(struct kvf_extent *room)
 {
     bool can = places_taken() < PLACES || model_evict();
-    assert_int_equal(kvf_is_ok(kvf_index_room(index_, KVF_MIB, room)), can);
+    assert_int_equal(kvf_is_ok(kvf_index_room(index_, NULL, KVF_MIB, room)), can);
     return can;
 }
 
@@ -323,7 +323,7 @@ static void store(struct block *block)
     struct kvf_location where = somewhere();
     kvf_entry_stored(index_, block->entry, where);
     block->hot = false;
-    block->on_ssd = is_there_still(where);
+    block->on_ssd = is_there_still(where) && (!no_memory || block->entry->on_ssd);
     block->location = where;
     if (block->on_ssd)
         hidden[block - now] = (struct block){0};
@@ -337,9 +337,17 @@ static bool counts(const struct kvf_record *record, struct kvf_location where,
     return than->on_ssd && where.sequence > than->location.sequence;
 }
 
+static uint64_t blocks_known(void)
+{
+    struct kvf_index_stats stats;
+    kvf_index_get_stats(index_, &stats);
+    return stats.blocks;
+}
+
 static void recovered(unsigned key)
 {
     struct block *block = &now[key];
+    const uint64_t others = blocks_known() - hidden[key].there;
     struct kvf_record record = {.namespace = space_of(key),
                                 .key = key_of(key),
                                 .generation = {6 + random_below(3), random_below(1000)},
@@ -358,7 +366,7 @@ static void recovered(unsigned key)
     else if (hidden[key].there && !counts(&record, where, &hidden[key]))
         return;
     hidden[key] = (struct block){0};
-    if (is_there_still(where))
+    if (is_there_still(where) && !(hides && no_memory && blocks_known() == others))
         *(hides ? &hidden[key] : block) = (struct block){.there = true,
                                                          .state = KVF_ENTRY_READY,
                                                          .generation = record.generation,
@@ -401,6 +409,12 @@ static struct kvf_location elsewhere(uint32_t segment)
     return where;
 }
 
+static bool lies_at(unsigned key, struct kvf_location where)
+{
+    struct kvf_found found;
+    return look(key, &found) && found.on_ssd && found.location.segment == where.segment;
+}
+
 static void move(const struct kvf_kept *kept)
 {
     const uint32_t segment = kept->location.segment;
@@ -415,7 +429,7 @@ static void move(const struct kvf_kept *kept)
     assert_string_equal(kept->record.namespace, space_of(key));
     assert_int_equal(kept->record.crc32c, now[key].crc32c);
     kvf_index_move(index_, &kept->record, kept->location, lost ? NULL : &to);
-    if (lost || !is_there_still(to))
+    if (lost || !is_there_still(to) || (no_memory && !lies_at(key, to)))
         leave(&now[key], segment, true);
     else
         now[key].location = to;
@@ -446,7 +460,8 @@ static void reclaim(uint32_t segment)
         pinned += unlinked[i].there;
     if (pinned > UNLINKED)
         return;
-    kvf_index_reclaim(index_, 0, segment, sequences[segment]++, keeps ? UINT64_MAX : 0);
+    const uint64_t keep_bytes = keeps ? UINT64_MAX : 0;
+    kvf_index_reclaim(index_, 0, segment, sequences[segment]++, keep_bytes, keep_bytes);
     for (int i = 0; i < UNLINKED; i++)
         leave(&unlinked[i], segment, false);
     for (int i = 0; i < KEYS; i++) {
@@ -509,7 +524,7 @@ static void run(unsigned seed, unsigned steps)
     generations = 0;
     for (int i = 0; i < SEGMENTS; i++) {
         sequences[i] = 2;
-        kvf_index_reclaim(index_, 0, (uint32_t)i, 1, 0);
+        kvf_index_reclaim(index_, 0, (uint32_t)i, 1, 0, 0);
     }
     srand(seed);
     for (unsigned i = 0; i < steps; i++) {

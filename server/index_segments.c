@@ -1,4 +1,4 @@
-/* What lies in which segment: finding it, storing and recovering, giving segments back. */
+/* What lies in which segment, and whose it is: stakes, storing and recovering, giving segments back. */
 #include "server/index_state.h"
 
 #include <stdlib.h>
@@ -11,50 +11,193 @@ struct segment *index_segment_of(struct kvf_index *index, uint32_t drive, uint32
     return &index->segments[at];
 }
 
-struct segment *index_segment_of_list(struct kvf_cold_list *records)
+/* ---- stakes ---- */
+
+struct stake_name {
+    const struct segment *segment;
+    const struct kvf_tenant *tenant;
+};
+
+static bool same_stake(const struct kvf_table_node *node, const void *name)
 {
-    return kvf_container(records, struct segment, records);
+    const struct kvf_stake *stake = (const struct kvf_stake *)(const void *)node;
+    const struct stake_name *wanted = name;
+    return stake->segment == wanted->segment && stake->tenant == wanted->tenant;
 }
 
-void index_leave_ssd(struct kvf_entry *entry)
+/* Mostly it is the newest; while recovering, the oldest. */
+static void put_in_order(struct kvf_stake *stake)
 {
-    entry->on_ssd = false;
+    struct kvf_list *all = &stake->tenant->stakes, *next = all;
+    const uint64_t sequence = stake->segment->sequence;
+    if (!kvf_list_is_empty(all) &&
+        kvf_container(all->previous, struct kvf_stake, of_tenant)->segment->sequence > sequence)
+        for (next = all->next;
+             kvf_container(next, struct kvf_stake, of_tenant)->segment->sequence <= sequence;)
+            next = next->next;
+    kvf_list_insert_before(&stake->of_tenant, next);
+}
+
+struct kvf_stake *index_stake(struct kvf_index *index, struct segment *segment,
+                              struct kvf_tenant *tenant)
+{
+    const struct stake_name name = {segment, tenant};
+    uint64_t hash = kvf_hash(index->seed, &name, sizeof(name));
+    struct kvf_table_node *node = kvf_table_find(&index->stakes, hash, same_stake, &name);
+    if (node != NULL)
+        return kvf_container(node, struct kvf_stake, node);
+    struct kvf_stake *stake = calloc(1, sizeof(*stake));
+    if (stake == NULL || !kvf_cold_list_init(index->cold, &stake->records)) {
+        free(stake);
+        return NULL;
+    }
+    stake->segment = segment;
+    stake->tenant = tenant;
+    kvf_list_init(&stake->entries);
+    kvf_table_insert(&index->stakes, &stake->node, hash);
+    kvf_list_push_back(&segment->stakes, &stake->in_segment);
+    put_in_order(stake);
+    return stake;
+}
+
+struct kvf_stake *index_stake_of(struct kvf_cold_list *records)
+{
+    return kvf_container(records, struct kvf_stake, records);
+}
+
+static void free_if_empty(struct kvf_index *index, struct kvf_stake *stake)
+{
+    if (stake->held || !kvf_list_is_empty(&stake->entries) || stake->records.first != KVF_COLD_NONE)
+        return;
+    kvf_assert(stake->bytes == 0);
+    kvf_cold_list_fini(index->cold, &stake->records);
+    kvf_table_remove(&index->stakes, &stake->node);
+    kvf_list_remove(&stake->in_segment);
+    kvf_list_remove(&stake->of_tenant);
+    free(stake);
+}
+
+void index_stake_took(struct kvf_index *index, struct kvf_stake *stake, uint64_t length)
+{
+    stake->bytes += kvf_round_up_page(length);
+    kvf_tenants_take(&index->tenants, stake->tenant, KVF_SHARE_SSD, kvf_round_up_page(length));
+    free_if_empty(index, stake);
+}
+
+void index_stake_lost(struct kvf_index *index, struct kvf_stake *stake, uint64_t length)
+{
+    stake->bytes -= kvf_round_up_page(length);
+    kvf_tenants_give(&index->tenants, stake->tenant, KVF_SHARE_SSD, kvf_round_up_page(length));
+    free_if_empty(index, stake);
+}
+
+/* Neither it nor its tenant goes while somebody goes through its blocks. */
+static void hold(struct kvf_stake *stake)
+{
+    stake->held = true;
+    stake->tenant->uses++;
+}
+
+static void unhold(struct kvf_index *index, struct kvf_stake *stake)
+{
+    struct kvf_tenant *tenant = stake->tenant;
+    stake->held = false;
+    free_if_empty(index, stake);
+    kvf_tenants_leave(&index->tenants, tenant);
+}
+
+void index_free_stakes(struct kvf_index *index)
+{
+    struct kvf_table_node *node;
+    while (index->stakes.count > 0 && (node = kvf_table_next(&index->stakes, NULL)) != NULL) {
+        kvf_table_remove(&index->stakes, node);
+        free(kvf_container(node, struct kvf_stake, node));
+    }
+    kvf_table_fini(&index->stakes);
+}
+
+static void enter_stake(struct kvf_index *index, struct kvf_stake *stake, struct kvf_entry *entry)
+{
+    entry->stake = stake;
+    kvf_list_push_back(&stake->entries, &entry->segment_node);
+    index_stake_took(index, stake, entry->length);
+}
+
+static void leave_stake(struct kvf_index *index, struct kvf_entry *entry)
+{
+    struct kvf_stake *stake = entry->stake;
+    entry->stake = NULL;
     kvf_list_remove(&entry->segment_node);
+    index_stake_lost(index, stake, entry->length);
+}
+
+void index_leave_ssd(struct kvf_index *index, struct kvf_entry *entry)
+{
+    if (!entry->on_ssd)
+        return;
+    entry->on_ssd = false;
+    leave_stake(index, entry);
 }
 
 static void leave_segment(struct kvf_index *index, struct kvf_entry *entry)
 {
-    index_leave_ssd(entry);
+    index_leave_ssd(index, entry);
     if (!entry->resident && entry->load == NULL)
         kvf_index_unlink(index, entry);
 }
 
-/* So many bytes are kept if it is hot; false: it is not to be. */
-static bool keep(bool hot, uint64_t length, uint64_t *keep_bytes)
+/* The tenant's oldest stake first; in it what has left DRAM first. */
+void index_shed(struct kvf_index *index, struct kvf_tenant *tenant)
+{
+    tenant->uses++; /* it may lose its last block */
+    while (!kvf_tenant_has_room(tenant, KVF_SHARE_SSD, 0)) {
+        const struct kvf_stake *oldest =
+            kvf_container(tenant->stakes.next, struct kvf_stake, of_tenant);
+        if (oldest->records.first != KVF_COLD_NONE)
+            index_remove_record(index, oldest->records.first);
+        else
+            leave_segment(index,
+                          kvf_container(oldest->entries.next, struct kvf_entry, segment_node));
+        tenant->shed_blocks++;
+    }
+    kvf_tenants_leave(&index->tenants, tenant);
+}
+
+/* ---- emptying ---- */
+
+/* What may stay in a segment that is given back. */
+struct keep {
+    uint64_t hot_bytes; /* of blocks that are not safe */
+    uint64_t bytes;     /* of all */
+};
+
+static bool keeps(const struct kvf_index *index, const struct kvf_stake *stake, bool hot,
+                  uint64_t length, struct keep *what)
 {
     uint64_t bytes = kvf_round_up_page(length);
-    if (!hot || bytes > *keep_bytes)
+    bool safe = kvf_tenants_excess(&index->tenants, stake->tenant, KVF_SHARE_SSD) == 0;
+    if (bytes > what->bytes || (!safe && (!hot || bytes > what->hot_bytes)))
         return false;
-    *keep_bytes -= bytes;
+    what->bytes -= bytes;
+    what->hot_bytes -= safe ? 0 : bytes;
     return true;
 }
 
-/* What lies in the segment is there no longer, but for hot blocks of up to keep_bytes. */
-static void empty_segment(struct kvf_index *index, struct segment *segment, uint64_t keep_bytes)
+static void empty_stake(struct kvf_index *index, struct kvf_stake *stake, struct keep *what)
 {
-    kvf_list_for_each_safe (node, &segment->entries) {
+    kvf_list_for_each_safe (node, &stake->entries) {
         struct kvf_entry *entry = kvf_container(node, struct kvf_entry, segment_node);
-        if (keep(entry->hot && entry->linked, entry->length, &keep_bytes))
+        if (entry->linked && keeps(index, stake, entry->hot, entry->length, what))
             entry->hot = false;
         else
             leave_segment(index, entry);
     }
-    uint32_t record = segment->records.first;
+    uint32_t record = stake->records.first;
     while (record != KVF_COLD_NONE) {
         struct kvf_cold_block block;
         uint32_t next = kvf_cold_next_in_list(index->cold, record);
         kvf_cold_get(index->cold, record, &block);
-        if (keep(block.hot, block.length, &keep_bytes))
+        if (keeps(index, stake, block.hot, block.length, what))
             kvf_cold_cool(index->cold, record);
         else
             index_remove_record(index, record);
@@ -62,10 +205,23 @@ static void empty_segment(struct kvf_index *index, struct segment *segment, uint
     }
 }
 
+/* What lies in the segment is there no longer, but for what is kept. */
+static void empty_segment(struct kvf_index *index, struct segment *segment, struct keep what)
+{
+    kvf_list_for_each_safe (node, &segment->stakes) {
+        struct kvf_stake *stake = kvf_container(node, struct kvf_stake, in_segment);
+        hold(stake);
+        empty_stake(index, stake, &what);
+        unhold(index, stake);
+    }
+}
+
 static bool is_empty(const struct segment *segment)
 {
-    return kvf_list_is_empty(&segment->entries) && segment->records.first == KVF_COLD_NONE;
+    return kvf_list_is_empty(&segment->stakes);
 }
+
+/* ---- storing, moving, recovering ---- */
 
 /* A record of this filling of the segment is there. False: that filling is not there any more. */
 static bool enter_filling(struct kvf_index *index, struct kvf_location where)
@@ -74,7 +230,7 @@ static bool enter_filling(struct kvf_index *index, struct kvf_location where)
     if (where.sequence < segment->sequence || where.sequence <= segment->reclaimed)
         return false;
     if (where.sequence > segment->sequence)
-        empty_segment(index, segment, 0);
+        empty_segment(index, segment, (struct keep){0});
     segment->sequence = where.sequence;
     return true;
 }
@@ -85,27 +241,41 @@ static bool same_place(struct kvf_location a, struct kvf_location b)
            a.offset == b.offset;
 }
 
+/* NULL: `to` is no place, that filling is not there any more, or there is no memory. */
+static struct kvf_stake *stake_at(struct kvf_index *index, const struct kvf_location *to,
+                                  struct kvf_tenant *tenant)
+{
+    if (to == NULL || !enter_filling(index, *to))
+        return NULL;
+    return index_stake(index, index_segment_of(index, to->drive, to->segment), tenant);
+}
+
 static void move_entry(struct kvf_index *index, struct kvf_entry *entry,
                        const struct kvf_location *to)
 {
-    if (to == NULL || !enter_filling(index, *to)) {
+    struct kvf_stake *stake = stake_at(index, to, entry->space->tenant);
+    if (stake == NULL) {
         leave_segment(index, entry);
         return;
     }
+    leave_stake(index, entry);
     entry->location = *to;
-    kvf_list_remove(&entry->segment_node);
-    kvf_list_push_back(&index_segment_of(index, to->drive, to->segment)->entries,
-                       &entry->segment_node);
+    enter_stake(index, stake, entry);
 }
 
 static void move_record(struct kvf_index *index, uint32_t record, const struct kvf_location *to)
 {
-    if (to == NULL || !enter_filling(index, *to))
+    struct kvf_cold_block block;
+    kvf_cold_get(index->cold, record, &block);
+    struct kvf_stake *from = index_stake_of(block.list);
+    struct kvf_stake *stake = stake_at(index, to, from->tenant);
+    if (stake == NULL) {
         index_remove_record(index, record);
-    else
-        kvf_cold_move(index->cold, record,
-                      &index_segment_of(index, to->drive, to->segment)->records,
-                      (uint32_t)(to->offset / KVF_PAGE));
+        return;
+    }
+    kvf_cold_move(index->cold, record, &stake->records, (uint32_t)(to->offset / KVF_PAGE));
+    index_stake_took(index, stake, block.length);
+    index_stake_lost(index, from, block.length);
 }
 
 /* An entry, or a record that an entry hides. */
@@ -179,8 +349,10 @@ void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *recor
         .crc32c = record->crc32c,
     };
     uint64_t hash = index_block_hash(index, space, &record->key);
-    if (!make_way(index, record, location, hash, space->number) ||
-        !enter_filling(index, location) || !index_add_record(index, &block, hash, location))
+    if (make_way(index, record, location, hash, space->number) && enter_filling(index, location) &&
+        index_add_record(index, &block, hash, location))
+        index_shed(index, space->tenant);
+    else
         kvf_spaces_leave(&index->spaces, space);
 }
 
@@ -188,14 +360,17 @@ void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct k
 {
     kvf_assert(!entry->on_ssd);
     entry->hot = false;
-    if (!enter_filling(index, where))
+    struct kvf_stake *stake = stake_at(index, &where, entry->space->tenant);
+    if (stake == NULL)
         return;
-    index_drop_hidden(index, entry);
     entry->on_ssd = true;
     entry->location = where;
-    kvf_list_push_back(&index_segment_of(index, where.drive, where.segment)->entries,
-                       &entry->segment_node);
+    enter_stake(index, stake, entry);
+    index_drop_hidden(index, entry);
+    index_shed(index, entry->space->tenant);
 }
+
+/* ---- giving segments back ---- */
 
 static void free_if_done(struct kvf_index *index, uint32_t drive, uint32_t number)
 {
@@ -222,12 +397,41 @@ void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where
 }
 
 void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t number, uint64_t sequence,
-                       uint64_t keep_bytes)
+                       uint64_t hot_bytes, uint64_t keep_bytes)
 {
     struct segment *segment = index_segment_of(index, drive, number);
     segment->reclaimed = sequence;
-    empty_segment(index, segment, keep_bytes);
+    empty_segment(index, segment, (struct keep){.hot_bytes = hot_bytes, .bytes = keep_bytes});
     free_if_done(index, drive, number);
+}
+
+bool kvf_index_shares_ssd(const struct kvf_index *index)
+{
+    return index->tenants.has_shares[KVF_SHARE_SSD];
+}
+
+static uint64_t above(uint64_t bytes, uint64_t excess)
+{
+    return bytes > excess ? bytes - excess : 0;
+}
+
+struct kvf_index_cost kvf_index_cost(struct kvf_index *index, uint32_t drive, uint32_t number)
+{
+    const struct segment *segment = index_segment_of(index, drive, number);
+    struct kvf_index_cost cost = {.sequence = segment->sequence};
+    uint64_t others = 0, excess_of_others = 0;
+    kvf_list_for_each (node, &segment->stakes) {
+        const struct kvf_stake *stake = kvf_container(node, struct kvf_stake, in_segment);
+        uint64_t excess = kvf_tenants_excess(&index->tenants, stake->tenant, KVF_SHARE_SSD);
+        if (kvf_tenant_has_share(stake->tenant, KVF_SHARE_SSD)) {
+            cost.bytes += above(stake->bytes, excess);
+        } else {
+            others += stake->bytes;
+            excess_of_others = excess;
+        }
+    }
+    cost.bytes += above(others, excess_of_others);
+    return cost;
 }
 
 /* What was kept may have gone by itself meanwhile: forgotten, put anew, failed to load. */
@@ -276,20 +480,33 @@ static struct kvf_kept kept_record(const struct kvf_index *index, uint32_t link)
     };
 }
 
-static size_t list_kept(const struct kvf_index *index, const struct segment *segment,
-                        struct kvf_kept *kept, size_t max)
+static size_t list_kept_of(struct kvf_index *index, const struct kvf_stake *stake,
+                           struct kvf_kept *kept, size_t max)
 {
     size_t count = 0;
-    kvf_list_for_each_safe (node, &segment->entries) {
+    kvf_list_for_each_safe (node, &stake->entries) {
         struct kvf_entry *entry = kvf_container(node, struct kvf_entry, segment_node);
         if (!entry->linked) /* since it was kept; a pin is all that it has */
-            index_leave_ssd(entry);
+            index_leave_ssd(index, entry);
         else if (count < max)
             kept[count++] = kept_entry(entry);
     }
-    uint32_t link = segment->records.first;
+    uint32_t link = stake->records.first;
     for (; link != KVF_COLD_NONE && count < max; link = kvf_cold_next_in_list(index->cold, link))
         kept[count++] = kept_record(index, link);
+    return count;
+}
+
+static size_t list_kept(struct kvf_index *index, const struct segment *segment,
+                        struct kvf_kept *kept, size_t max)
+{
+    size_t count = 0;
+    kvf_list_for_each_safe (node, &segment->stakes) {
+        struct kvf_stake *stake = kvf_container(node, struct kvf_stake, in_segment);
+        hold(stake);
+        count += list_kept_of(index, stake, kept + count, max - count);
+        unhold(index, stake);
+    }
     return count;
 }
 
@@ -320,14 +537,12 @@ struct kvf_status index_make_segments(struct kvf_index *index)
     index->segments = calloc(index->segment_count + 1, sizeof(*index->segments));
     if (index->segments == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
-    KVF_TRY(kvf_cold_create(&index->cold));
     for (uint32_t d = 0; d < index->drive_count; d++)
         for (uint32_t s = index->first_segments[d]; s < index->first_segments[d + 1]; s++) {
-            kvf_list_init(&index->segments[s].entries);
+            kvf_list_init(&index->segments[s].stakes);
             index->segments[s].drive = d;
             index->segments[s].number = s - index->first_segments[d];
-            if (!kvf_cold_list_init(index->cold, &index->segments[s].records))
-                return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
         }
-    return kvf_ok();
+    KVF_TRY(kvf_table_init(&index->stakes));
+    return kvf_cold_create(&index->cold);
 }

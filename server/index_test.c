@@ -50,7 +50,7 @@ static struct kvf_entry *add(const char *ns, const char *text)
 {
     struct kvf_key key = key_of(text);
     struct kvf_extent room;
-    assert_true(kvf_is_ok(kvf_index_room(index_, KVF_MIB, &room)));
+    assert_true(kvf_is_ok(kvf_index_room(index_, NULL, KVF_MIB, &room)));
     struct kvf_entry *entry = kvf_index_add(index_, ns, &key, KVF_MIB, KVF_ENTRY_PENDING);
     kvf_entry_give_extent(index_, entry, &room);
     kvf_entry_ready(index_, entry, 1);
@@ -141,9 +141,9 @@ static void room__cached_blocks__go_coldest_first_pulled_ones_before(void **stat
     kvf_entry_pin(index_, entries[0]); /* used again: now the warmest */
     kvf_entry_unpin(index_, entries[0]);
     struct kvf_extent room[2];
-    assert_true(kvf_is_ok(kvf_index_room(index_, KVF_MIB, &room[0])));
+    assert_true(kvf_is_ok(kvf_index_room(index_, NULL, KVF_MIB, &room[0])));
     assert_false(has("t/f", "pulled"));
-    assert_true(kvf_is_ok(kvf_index_room(index_, KVF_MIB, &room[1])));
+    assert_true(kvf_is_ok(kvf_index_room(index_, NULL, KVF_MIB, &room[1])));
     assert_false(has("t/f", "put2"));
     assert_true(has("t/f", "put1") && has("t/f", "put3"));
     kvf_index_return_room(index_, &room[0]);
@@ -158,12 +158,12 @@ static void room__pinned_blocks__are_never_taken(void **state)
     for (int i = 0; i < 4; i++)
         entries[i] = add("t/f", (const char *[]){"a", "b", "c", "d"}[i]);
     assert_int_equal(stats().pinned_bytes, 4 * KVF_MIB);
-    assert_int_equal(kvf_index_room(index_, KVF_MIB, &room).code, KVF_BUSY);
+    assert_int_equal(kvf_index_room(index_, NULL, KVF_MIB, &room).code, KVF_BUSY);
     for (int i = 0; i < 4; i++)
         kvf_entry_unpin(index_, entries[i]);
     assert_int_equal(stats().pinned_bytes, 0);
     assert_true(freed > 0);
-    assert_true(kvf_is_ok(kvf_index_room(index_, 4 * KVF_MIB, &room)));
+    assert_true(kvf_is_ok(kvf_index_room(index_, NULL, 4 * KVF_MIB, &room)));
     assert_int_equal(stats().entries, 0);
     kvf_index_return_room(index_, &room);
 }
@@ -211,7 +211,7 @@ static void watch__pending__is_told_once_at_commit_or_at_its_end(void **state)
 
     entry = kvf_index_add(index_, "t/f", &key, 10, KVF_ENTRY_PENDING);
     struct kvf_extent room;
-    assert_true(kvf_is_ok(kvf_index_room(index_, 10, &room)));
+    assert_true(kvf_is_ok(kvf_index_room(index_, NULL, 10, &room)));
     kvf_entry_give_extent(index_, entry, &room);
     kvf_entry_watch(entry, &ends);
     kvf_entry_ready(index_, entry, 0);
@@ -320,7 +320,7 @@ static void add__key_of_a_record__is_the_new_block_alone(void **state)
     assert_int_equal(stats().blocks, 1);
     assert_true(look("t/f", "k", &found));
     assert_ptr_equal(found.entry, entry);
-    kvf_index_reclaim(index_, 0, 1, 1, 0);
+    kvf_index_reclaim(index_, 0, 1, 1, 0, 0);
     assert_true(has("t/f", "k"));
     kvf_entry_unpin(index_, entry);
 }
@@ -340,7 +340,7 @@ static void reclaim__entries_and_records__leave_this_segment_only(void **state)
     for (uint32_t n = 0; n < 400; n++)
         recover(1000 + n, (struct kvf_generation){1, n}); /* an older filling: not believed */
     assert_int_equal(stats().blocks, 3 + 200);
-    kvf_index_reclaim(index_, 0, 0, 5, 0);
+    kvf_index_reclaim(index_, 0, 0, 5, 0, 0);
     assert_false(has("t/f", "cold"));
     assert_true(look("t/f", "resident", &found) && !found.on_ssd);
     assert_true(look("t/f", "elsewhere", &found) && found.on_ssd);
@@ -352,7 +352,7 @@ static void stored__filling_was_reclaimed_meanwhile__is_not_on_ssd(void **state)
 {
     (void)state;
     struct kvf_entry *late = add("t/f", "late"), *next = add("t/f", "next");
-    kvf_index_reclaim(index_, 0, 3, 5, 0);
+    kvf_index_reclaim(index_, 0, 3, 5, 0, 0);
     store(late, 3, 5);
     assert_false(late->on_ssd);
     store(next, 3, 6);
@@ -568,7 +568,7 @@ static void kept__waiting_segment_becomes_empty__is_given_back(void **state)
         make_hot(number);
     }
     for (uint32_t segment = 1; segment <= 2; segment++)
-        kvf_index_reclaim(index_, 0, segment, 1, 4 * KVF_MIB);
+        kvf_index_reclaim(index_, 0, segment, 1, 4 * KVF_MIB, 4 * KVF_MIB);
     assert_true(look_number(2, &found));
     kvf_index_forget(index_, &found);
     assert_int_equal(kvf_index_kept(index_, 0, kept, 4), 1);
@@ -584,7 +584,7 @@ static void room__cannot_be_made__the_cache_stays(void **state)
     for (int i = 0; i < 3; i++)
         kvf_entry_unpin(index_, add("t/f", cached[i]));
     struct kvf_extent room = {0};
-    assert_int_equal(kvf_index_room(index_, 4 * KVF_MIB, &room).code, KVF_BUSY);
+    assert_int_equal(kvf_index_room(index_, NULL, 4 * KVF_MIB, &room).code, KVF_BUSY);
     for (int i = 0; i < 3; i++)
         assert_true(has("t/f", cached[i]));
     kvf_entry_unpin(index_, pinned);

@@ -26,6 +26,7 @@ static void free_if_over(struct kvf_lease *lease)
     kvf_timer_stop(lease->leases->loop, &lease->timer);
     kvf_list_remove(&lease->node);
     lease->leases->open--;
+    kvf_tenants_leave(kvf_index_tenants(lease->leases->index), lease->request.tenant);
     lease->freed(lease->user, lease);
     free(lease->lane_blocks);
     free(lease->blocks);
@@ -242,7 +243,8 @@ static bool make_room(struct kvf_lease *lease, struct kvf_lease_block *block)
     struct kvf_extent room = {0};
     if (block->entry == NULL || block->entry->extent.bytes > 0)
         return true;
-    if (!kvf_is_ok(kvf_index_room(lease->leases->index, block->length, &room)))
+    if (!kvf_is_ok(
+            kvf_index_room(lease->leases->index, lease->request.tenant, block->length, &room)))
         return false;
     kvf_entry_give_extent(lease->leases->index, block->entry, &room);
     block->starts = true;
@@ -427,6 +429,8 @@ void kvf_lease_start(struct kvf_lease *lease)
     };
     lease->request.class = KVF_CLASS_SERVE;
     lease->request.party = lease->party;
+    if (!lease->denied) /* else nothing is found, and it must not matter whose it would be */
+        lease->request.tenant = kvf_tenants_enter(kvf_index_tenants(leases->index), lease->ns);
     lease->request.speculative = lease->speculative;
     lease->request.admit = admit;
     for (uint32_t i = 0; i < lease->block_count; i++)

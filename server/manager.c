@@ -128,6 +128,9 @@ static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
         stats->waits_for = manager->waits_for;
     }
     fill_drives(manager, stats, drives);
+    const struct kvf_tenants *tenants = kvf_index_tenants(manager->index);
+    if (tenants->has_shares[KVF_SHARE_DRAM] || tenants->has_shares[KVF_SHARE_SSD])
+        stats->tenants = tenants;
 }
 
 static char *stat_json(void *context)
@@ -244,6 +247,8 @@ struct kvf_view_source manager_view_source(struct kvf_manager *manager)
 void manager_rights_changed(void *context)
 {
     struct kvf_manager *manager = context;
+    if (manager->index != NULL)
+        kvf_index_reload_shares(manager->index);
     if (manager->peers != NULL)
         kvf_peers_rights_changed(manager->peers);
     if (manager->engines != NULL)

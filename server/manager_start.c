@@ -160,6 +160,7 @@ static struct kvf_status start_index(struct kvf_manager *manager)
         .pool = manager->pool,
         .store = manager->store,
         .boot_epoch = manager->boot_epoch,
+        .acl = manager->trust.acl,
         .freed = memory_freed,
         .context = manager,
     };

@@ -125,11 +125,12 @@ static void start_memory(struct node *node, uint64_t bytes)
     assert_true(kvf_is_ok(kvf_worker_create(node_loop, &node->worker)));
 }
 
-static void start_index(struct node *node)
+static void start_index(struct node *node, const struct kvf_acl *acl)
 {
     struct kvf_index_options index = {.pool = node->pool,
                                       .store = node->store,
                                       .boot_epoch = 7,
+                                      .acl = acl,
                                       .freed = memory_freed,
                                       .context = node};
     assert_true(kvf_is_ok(kvf_index_create(&index, &node->index)));
@@ -219,7 +220,7 @@ void node_start(struct node *node, const struct node_options *options)
     assert_true(kvf_is_ok(kvf_transport_listen(node->transport, "127.0.0.1:0", NULL)));
     if (options->ssd)
         open_store(node, options);
-    start_index(node);
+    start_index(node, options->acl);
     start_queries(node, bytes);
     start_serving(node, bytes, options);
 }
@@ -288,6 +289,15 @@ void node_stop(struct node *node)
 
 /* ---- blocks ---- */
 
+struct kvf_acl *node_shares(const char *tenants)
+{
+    char text[512];
+    struct kvf_acl *acl = NULL;
+    int length = snprintf(text, sizeof(text), "{\"tenants\": {%s}, \"identities\": {}}", tenants);
+    assert_true(kvf_is_ok(kvf_acl_parse("test", text, (size_t)length, &acl, NULL)));
+    return acl;
+}
+
 struct kvf_key node_key(unsigned block)
 {
     struct kvf_key key;
@@ -318,12 +328,12 @@ static void begun(struct put_begin *begin)
     *put = begin->items[0].put;
 }
 
-struct put *node_begin(struct node *node, unsigned block)
+static struct put *begin_in(struct node *node, const char *ns, unsigned block)
 {
     struct put *put = NULL;
     struct put_begin *begin = put_begin_create(&node->puts, 1);
     assert_non_null(begin);
-    strcpy(begin->ns, NODE_SPACE);
+    strcpy(begin->ns, ns);
     begin->deadline_ns = kvf_clock_now_ns() + KVF_NS_PER_S;
     begin->answered = begun;
     begin->user = &put;
@@ -334,6 +344,11 @@ struct put *node_begin(struct node *node, unsigned block)
     return put;
 }
 
+struct put *node_begin(struct node *node, unsigned block)
+{
+    return begin_in(node, NODE_SPACE, block);
+}
+
 void node_commit(struct put *put, unsigned block)
 {
     uint64_t length = put->entry->length;
@@ -341,10 +356,15 @@ void node_commit(struct put *put, unsigned block)
     (void)put_finish(put, node_crc(block, length));
 }
 
+void node_put_in(struct node *node, const char *ns, unsigned block)
+{
+    node_commit(begin_in(node, ns, block), block);
+    node_run_until(kvf_list_is_empty(&node->puts.writing));
+}
+
 void node_put(struct node *node, unsigned block)
 {
-    node_commit(node_begin(node, block), block);
-    node_run_until(kvf_list_is_empty(&node->puts.writing));
+    node_put_in(node, NODE_SPACE, block);
 }
 
 bool node_look(struct node *node, unsigned block, struct kvf_found *found)
@@ -355,8 +375,14 @@ bool node_look(struct node *node, unsigned block, struct kvf_found *found)
 
 bool node_has(struct node *node, unsigned block)
 {
+    return node_has_in(node, NODE_SPACE, block);
+}
+
+bool node_has_in(struct node *node, const char *ns, unsigned block)
+{
     struct kvf_found found;
-    return node_look(node, block, &found);
+    struct kvf_key key = node_key(block);
+    return kvf_index_find(node->index, ns, &key, &found);
 }
 
 struct kvf_entry *node_find(struct node *node, unsigned block)
@@ -467,7 +493,8 @@ void node_take_memory(struct node *node)
 {
     node_evict(node);
     taken_count = 0;
-    while (taken_count < 64 && kvf_is_ok(kvf_index_room(node->index, KVF_MIB, &taken[taken_count])))
+    while (taken_count < 64 &&
+           kvf_is_ok(kvf_index_room(node->index, NULL, KVF_MIB, &taken[taken_count])))
         taken_count++;
 }
 

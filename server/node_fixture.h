@@ -81,16 +81,20 @@ void node_stop_serving(struct node *node);
         }                                                                                          \
     } while (0)
 
+/* An ACL of shares alone: what stands between the braces of "tenants". */
+struct kvf_acl *node_shares(const char *tenants);
 struct kvf_key node_key(unsigned block);
 uint32_t node_crc(unsigned block, uint64_t length);
 /* Puts a block of NODE_BLOCK_BYTES and waits until its record is durable. */
 void node_put(struct node *node, unsigned block);
+void node_put_in(struct node *node, const char *ns, unsigned block);
 /* A place that is not committed. */
 struct put *node_begin(struct node *node, unsigned block);
 void node_commit(struct put *put, unsigned block);
 /* What the node's index says to a block; false: nothing. */
 bool node_look(struct node *node, unsigned block, struct kvf_found *found);
 bool node_has(struct node *node, unsigned block);
+bool node_has_in(struct node *node, const char *ns, unsigned block);
 /* Its entry; NULL: it is not there, or lies only on SSD. */
 struct kvf_entry *node_find(struct node *node, unsigned block);
 void node_forget(struct node *node, unsigned block);

@@ -53,6 +53,7 @@ static void free_begin(struct put_begin *begin)
 {
     kvf_timer_stop(begin->puts->loop, &begin->timer);
     kvf_list_remove(&begin->node);
+    kvf_tenants_leave(kvf_index_tenants(begin->puts->index), begin->request.tenant);
     free(begin->items);
     free(begin);
 }
@@ -84,8 +85,8 @@ static enum kvf_code present(const struct put_begin *begin, const struct put_ite
 static bool take_room(struct put_begin *begin, struct put_item *item)
 {
     item->put = calloc(1, sizeof(*item->put));
-    return item->put != NULL &&
-           kvf_is_ok(kvf_index_room(begin->puts->index, item->length, &item->room));
+    return item->put != NULL && kvf_is_ok(kvf_index_room(begin->puts->index, begin->request.tenant,
+                                                         item->length, &item->room));
 }
 
 static void return_room(struct put_begin *begin, struct put_item *item)
@@ -99,6 +100,8 @@ static void return_room(struct put_begin *begin, struct put_item *item)
 static bool take_rooms(struct put_begin *begin)
 {
     uint64_t asked = 0;
+    if (!kvf_index_within_share(begin->puts->index, begin->request.tenant, begin->request.bytes))
+        return false;
     for (uint32_t i = 0; i < begin->item_count; i++) {
         struct put_item *item = &begin->items[i];
         item->code = present(begin, item);
@@ -138,6 +141,7 @@ static void make_place(struct put_begin *begin, struct put_item *item)
     kvf_entry_give_extent(puts->index, put->entry, &item->room);
     put->puts = puts;
     put->charge = begin->request;
+    put->charge.tenant = NULL; /* it has its memory */
     put->charge.bytes = put->entry->extent.bytes;
     kvf_list_init(&put->node);
 }
@@ -177,6 +181,7 @@ static bool admit(struct kvf_request *request)
 
 static void fail_all(struct put_begin *begin, enum kvf_code code)
 {
+    begin->refusal = kvf_admission_explain(begin->puts->admission, &begin->request, code);
     kvf_admission_withdraw(begin->puts->admission, &begin->request);
     begin->status = put_fail(code);
     for (uint32_t i = 0; i < begin->item_count; i++)
@@ -193,6 +198,7 @@ void put_begin_start(struct put_begin *begin)
 {
     struct kvf_request *request = &begin->request;
     request->class = KVF_CLASS_DIRTY;
+    request->tenant = kvf_tenants_enter(kvf_index_tenants(begin->puts->index), begin->ns);
     request->admit = admit;
     for (uint32_t i = 0; i < begin->item_count; i++)
         if (present(begin, &begin->items[i]) == KVF_OK)
@@ -242,6 +248,13 @@ void put_quarantine(struct put *put)
 
 static void start_write(struct put *put);
 
+/* A block that is larger than all that its tenant may have on SSD stays in DRAM. */
+static bool is_bound_for_ssd(const struct puts *puts, const struct kvf_entry *entry)
+{
+    return puts->store != NULL &&
+           kvf_round_up_page(entry->length) <= entry->space->tenant->limit_bytes[KVF_SHARE_SSD];
+}
+
 struct kvf_generation put_finish(struct put *put, uint32_t crc32c)
 {
     struct puts *puts = put->puts;
@@ -250,11 +263,12 @@ struct kvf_generation put_finish(struct put *put, uint32_t crc32c)
     puts->counters->puts.blocks++;
     kvf_entry_ready(puts->index, put->entry, crc32c);
     struct kvf_generation generation = put->entry->generation;
-    if (puts->store != NULL && !puts->write_at_reuse) {
+    bool bound = is_bound_for_ssd(puts, put->entry);
+    if (bound && !puts->write_at_reuse) {
         start_write(put);
         return generation;
     }
-    puts->counters->dropped[KVF_DROP_NO_SSD] += puts->store == NULL;
+    puts->counters->dropped[puts->store == NULL ? KVF_DROP_NO_SSD : KVF_DROP_SSD_SHARE] += !bound;
     return_charge(put);
     kvf_entry_unpin(puts->index, put->entry);
     free(put);
@@ -343,7 +357,7 @@ static void start_write(struct put *put)
 
 static bool is_worth_keeping(const struct puts *puts, const struct kvf_entry *entry)
 {
-    return puts->store != NULL && entry->linked && entry->state == KVF_ENTRY_READY &&
+    return is_bound_for_ssd(puts, entry) && entry->linked && entry->state == KVF_ENTRY_READY &&
            entry->resident && !entry->on_ssd && !entry->dirty;
 }
 

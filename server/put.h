@@ -7,7 +7,8 @@
  *   OPEN         the engine writes the extent
  *   QUARANTINED  the engine's connection is gone, but its process may still write
  *   WRITING      committed, visible in DRAM; its record is on the way to the SSD and charged
- *   (freed)      durable, or aborted, or there is no SSD that takes it
+ *   (freed)      durable, or aborted, or there is no SSD that takes it, or it is larger than all that
+ *                its tenant may have there: then the block stays in DRAM
  *
  * Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_PUT_H
@@ -76,7 +77,8 @@ struct put_begin {
     void (*answered)(struct put_begin *begin);
     void *user;
 
-    struct kvf_status status; /* of the whole: OK, BUSY, TOO_LARGE */
+    struct kvf_status status;   /* of the whole: OK, BUSY, TOO_LARGE */
+    struct kvf_refusal refusal; /* of BUSY and TOO_LARGE: what it lacked */
     uint32_t item_count;
     struct put_item *items;
 

@@ -10,6 +10,7 @@ struct places {
     struct put_begin *begin; /* NULL once answered */
     unsigned answered;
     struct kvf_status status;
+    struct kvf_refusal refusal;
     enum kvf_code codes[NODE_MAX_ITEMS];
     struct put *puts[NODE_MAX_ITEMS];
 };
@@ -20,19 +21,20 @@ static void answered(struct put_begin *begin)
     places->answered++;
     places->begin = NULL;
     places->status = begin->status;
+    places->refusal = begin->refusal;
     for (uint32_t i = 0; i < begin->item_count; i++) {
         places->codes[i] = begin->items[i].code;
         places->puts[i] = begin->items[i].put;
     }
 }
 
-static void begin(struct places *places, const unsigned *blocks, uint32_t count, uint64_t length,
-                  uint64_t timeout_ms)
+static void begin_in(const char *ns, struct places *places, const unsigned *blocks, uint32_t count,
+                     uint64_t length, uint64_t timeout_ms)
 {
     *places = (struct places){.begin = put_begin_create(&node.puts, count)};
     struct put_begin *asked = places->begin;
     assert_non_null(asked);
-    strcpy(asked->ns, NODE_SPACE);
+    strcpy(asked->ns, ns);
     asked->deadline_ns = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
     asked->answered = answered;
     asked->user = places;
@@ -41,6 +43,12 @@ static void begin(struct places *places, const unsigned *blocks, uint32_t count,
         asked->items[i].length = length;
     }
     put_begin_start(asked);
+}
+
+static void begin(struct places *places, const unsigned *blocks, uint32_t count, uint64_t length,
+                  uint64_t timeout_ms)
+{
+    begin_in(NODE_SPACE, places, blocks, count, length, timeout_ms);
 }
 
 static uint64_t dirty_bytes(void)
@@ -169,7 +177,7 @@ static void begin__no_memory_for_the_last_of_its_places__nobody_hears_of_it(void
     struct kvf_key key = node_key(2);
     struct kvf_entry *pulling =
         kvf_index_add(node.index, NODE_SPACE, &key, NODE_BLOCK_BYTES, KVF_ENTRY_PULLING);
-    assert_true(kvf_is_ok(kvf_index_room(node.index, 4 * KVF_MIB, &in_the_way)));
+    assert_true(kvf_is_ok(kvf_index_room(node.index, NULL, 4 * KVF_MIB, &in_the_way)));
     begin(&places, LIST(1, 2, 3), 3, 7 * KVF_MIB, 15000);
     assert_int_equal(places.answered, 0);
     assert_true(pulling->linked);             /* whoever comes now shares the pull */
@@ -401,6 +409,104 @@ static void keep_all__drive_refused__is_tried_again_by_each_sync(void **state)
     node_stop(&node);
 }
 
+/* ---- shares of the tenant ---- */
+
+static void begin__above_the_share__waits_lets_others_pass_and_says_what_was_short(void **state)
+{
+    (void)state;
+    struct kvf_acl *acl = node_shares("\"t\": {\"dram\": 0.25}"); /* 4 MiB */
+    struct places open, waits, others, never;
+    node_start(&node, &(struct node_options){.acl = acl});
+    begin(&open, LIST(1, 2, 3), 3, KVF_MIB, 1000);
+    begin(&waits, LIST(4, 5), 2, KVF_MIB, 200);
+    begin_in("other/f", &others, LIST(1, 2, 3, 4, 5, 6), 6, KVF_MIB, 1000);
+    begin(&never, LIST(7), 1, 5 * KVF_MIB, 1000);
+    assert_int_equal(waits.answered, 0);
+    assert_int_equal(others.answered, 1);
+    assert_true(kvf_is_ok(others.status));
+    assert_int_equal(never.status.code, KVF_TOO_LARGE);
+    assert_int_equal(never.refusal.shortage, KVF_SHORT_OF_TENANT);
+    assert_int_equal(never.refusal.short_bytes, KVF_MIB);
+    node_run_until(waits.answered == 1);
+    assert_int_equal(waits.status.code, KVF_BUSY);
+    assert_int_equal(waits.refusal.shortage, KVF_SHORT_OF_TENANT);
+    assert_int_equal(waits.refusal.short_bytes, KVF_MIB);
+    begin(&waits, LIST(4, 5), 2, KVF_MIB, 10000);
+    node_commit(open.puts[0], 1); /* without an SSD it may be evicted from now on */
+    node_run_until(waits.answered == 1);
+    assert_true(kvf_is_ok(waits.status));
+    for (unsigned i = 0; i < 6; i++)
+        put_abort(others.puts[i]);
+    put_abort(open.puts[1]);
+    put_abort(open.puts[2]);
+    put_abort(waits.puts[0]);
+    put_abort(waits.puts[1]);
+    node_stop(&node);
+    kvf_acl_close(acl);
+}
+
+static void begin__several_places__share_is_kept_for_all_of_them(void **state)
+{
+    (void)state;
+    struct kvf_acl *acl = node_shares("\"t\": {\"dram\": 0.25}"); /* 4 MiB */
+    struct places places;
+    node_start(&node, &(struct node_options){.acl = acl});
+    for (unsigned block = 1; block <= 4; block++)
+        node_put(&node, block);
+    begin(&places, LIST(5, 6, 7), 3, KVF_MIB, 1000);
+    assert_true(kvf_is_ok(places.status));
+    const struct kvf_tenant *tenant = places.puts[0]->entry->space->tenant;
+    assert_int_equal(tenant->used_bytes[KVF_SHARE_DRAM], 4 * KVF_MIB);
+    assert_true(node_has(&node, 4));
+    assert_false(node_has(&node, 1) || node_has(&node, 2) || node_has(&node, 3));
+    for (unsigned i = 0; i < 3; i++)
+        put_abort(places.puts[i]);
+    node_stop(&node);
+    kvf_acl_close(acl);
+}
+
+/* Each new one is durable; the oldest go for it, and their places are not waited for. */
+static void write__above_the_share__the_oldest_leave_the_ssd(void **state)
+{
+    (void)state;
+    struct kvf_acl *acl = node_shares("\"t\": {\"ssd\": 0.0390625}"); /* 2.5 MiB */
+    node_start(&node, &(struct node_options){.ssd = true, .acl = acl});
+    for (unsigned block = 1; block <= 4; block++)
+        node_put(&node, block);
+    assert_true(is_stored(3) && is_stored(4));
+    assert_false(is_stored(1) || is_stored(2));
+    assert_true(node_has(&node, 1) && node_has(&node, 2)); /* in DRAM */
+    node_evict(&node);
+    assert_false(node_has(&node, 1) || node_has(&node, 2));
+    for (int reason = 0; reason < KVF_DROP_COUNT; reason++)
+        assert_int_equal(node.counters.dropped[reason], 0);
+    node_stop(&node);
+    kvf_acl_close(acl);
+}
+
+static void write__larger_than_the_whole_share__stays_in_dram_and_is_counted(void **state)
+{
+    (void)state;
+    struct kvf_acl *acl = node_shares("\"t\": {\"ssd\": 0.0078125}"); /* 0.5 MiB */
+    struct syncing syncing = {.sync.done = synced};
+    node_start(&node, &(struct node_options){.ssd = true, .acl = acl});
+    node_put(&node, 1);
+    assert_false(is_stored(1));
+    put_keep_all(&node.puts);
+    kvf_sync_start(&node.puts, &syncing.sync);
+    assert_int_equal(syncing.done, 1); /* there is nothing to wait for */
+    assert_int_equal(node.counters.dropped[KVF_DROP_SSD_SHARE], 1);
+    struct kvf_drive_stats drive;
+    kvf_store_stats(node.store, 0, &drive);
+    assert_int_equal(drive.write_payload_bytes, 0);
+    node_put_in(&node, "other/f", 1);
+    node_evict(&node);
+    assert_false(node_has(&node, 1));
+    assert_true(node_has_in(&node, "other/f", 1));
+    node_stop(&node);
+    kvf_acl_close(acl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,6 +528,10 @@ int main(void)
         NODE_TEST(reuse__dirty_class_full__lets_the_chance_pass),
         NODE_TEST(keep_all__reuse__writes_what_is_in_dram_only),
         NODE_TEST(keep_all__drive_refused__is_tried_again_by_each_sync),
+        NODE_TEST(begin__above_the_share__waits_lets_others_pass_and_says_what_was_short),
+        NODE_TEST(begin__several_places__share_is_kept_for_all_of_them),
+        NODE_TEST(write__above_the_share__the_oldest_leave_the_ssd),
+        NODE_TEST(write__larger_than_the_whole_share__stays_in_dram_and_is_counted),
     };
     return cmocka_run_group_tests_name("server/put", tests, NULL, NULL);
 }

@@ -7,9 +7,11 @@
 #include "base/slab.h"
 #include "base/status.h"
 #include "base/table.h"
+#include "server/tenants.h"
 
 struct kvf_space {
     struct kvf_table_node node;
+    struct kvf_tenant *tenant; /* entered */
     uint64_t blocks;
     uint32_t number; /* another one's when the last block is gone */
     char text[KVF_NAMESPACE_MAX_BYTES + 1];
@@ -17,11 +19,13 @@ struct kvf_space {
 
 struct kvf_spaces {
     struct kvf_table names;
-    struct kvf_slabs memory; /* by number */
+    struct kvf_slabs memory;     /* by number */
+    struct kvf_tenants *tenants; /* borrowed */
     uint64_t seed;
 };
 
-KVF_MUST_USE struct kvf_status kvf_spaces_init(struct kvf_spaces *spaces, uint64_t seed);
+KVF_MUST_USE struct kvf_status kvf_spaces_init(struct kvf_spaces *spaces,
+                                               struct kvf_tenants *tenants, uint64_t seed);
 /* Fine when init failed, or all bytes are 0. */
 void kvf_spaces_fini(struct kvf_spaces *spaces);
 

@@ -184,6 +184,30 @@ static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *s
     add_number(json, root, "coalesced_loads", stats->counters.coalesced_loads);
 }
 
+static void add_tenant(struct json *json, cJSON *tenants, const struct kvf_tenant *tenant, bool ssd)
+{
+    cJSON *object = add_object(json, tenants, tenant->name);
+    add_number(json, object, "dram_bytes", tenant->used_bytes[KVF_SHARE_DRAM]);
+    if (kvf_tenant_has_share(tenant, KVF_SHARE_DRAM))
+        add_number(json, object, "dram_limit_bytes", tenant->limit_bytes[KVF_SHARE_DRAM]);
+    if (!ssd)
+        return;
+    add_number(json, object, "ssd_bytes", tenant->used_bytes[KVF_SHARE_SSD]);
+    if (kvf_tenant_has_share(tenant, KVF_SHARE_SSD))
+        add_number(json, object, "ssd_limit_bytes", tenant->limit_bytes[KVF_SHARE_SSD]);
+    add_number(json, object, "ssd_shed_blocks", tenant->shed_blocks);
+}
+
+static void add_tenants(struct json *json, cJSON *root, const struct kvf_stats *stats)
+{
+    if (stats->tenants == NULL)
+        return;
+    cJSON *tenants = add_object(json, root, "tenants");
+    const struct kvf_tenant *tenant = NULL;
+    while ((tenant = kvf_tenants_next(stats->tenants, tenant)) != NULL)
+        add_tenant(json, tenants, tenant, stats->drive_count > 0);
+}
+
 static void add_drain(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
     struct gauge gauges[GAUGES];
@@ -215,6 +239,7 @@ char *kvf_stats_json(const struct kvf_stats *stats)
     json.ok = (ssd != NULL || stats->drive_count == 0) && json.ok;
     for (size_t at = 0; ssd != NULL && at < stats->drive_count; at++)
         add_drive(&json, ssd, &stats->drives[at]);
+    add_tenants(&json, root, stats);
     add_drain(&json, root, stats);
     char *text = json.ok ? cJSON_PrintUnformatted(root) : NULL;
     cJSON_Delete(root);
@@ -376,14 +401,13 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
     labelled(out, "ssd_device_bytes_total", "op", "write", sum.write_device_bytes);
     counter(out, "ssd_write_syncs_total", sum.write_syncs, "Times that writes were made durable");
     counter(out, "ssd_carried_blocks_total", sum.carried_blocks,
-            "Blocks written again since they were asked for, before their segment was reused");
+            "Blocks written again before their segment was reused: asked for, or within a share");
     counter(out, "ssd_carried_bytes_total", sum.carried_bytes, "Their bytes");
     counter(out, "ssd_carries_failed_total", sum.carries_failed,
             "Blocks that were to be, and found no room or could not be read");
     static const char *const reasons[KVF_DROP_COUNT] = {
-        [KVF_DROP_NO_SSD] = "no_ssd",
-        [KVF_DROP_WRITE_ERROR] = "write_error",
-        [KVF_DROP_READ_ERROR] = "read_error",
+        [KVF_DROP_NO_SSD] = "no_ssd",           [KVF_DROP_SSD_SHARE] = "ssd_share",
+        [KVF_DROP_WRITE_ERROR] = "write_error", [KVF_DROP_READ_ERROR] = "read_error",
         [KVF_DROP_CORRUPT] = "corrupt",
     };
     head(out, "dropped_blocks_total", "counter",
@@ -410,6 +434,37 @@ static void print_histogram(FILE *out, const char *stage, const struct kvf_histo
                   histogram->sum_ns / 1000000000, histogram->sum_ns % 1000000000);
     (void)fprintf(out, "kvferry_stage_seconds_count{stage=\"%s\"} %" PRIu64 "\n", stage,
                   histogram->count);
+}
+
+/* UINT64_MAX: there is none. */
+static uint64_t tenant_value(const struct kvf_tenant *tenant, int metric)
+{
+    const uint64_t values[] = {
+        tenant->used_bytes[KVF_SHARE_DRAM], tenant->limit_bytes[KVF_SHARE_DRAM],
+        tenant->used_bytes[KVF_SHARE_SSD], tenant->limit_bytes[KVF_SHARE_SSD], tenant->shed_blocks};
+    return values[metric];
+}
+
+static void print_tenants(FILE *out, const struct kvf_tenants *tenants)
+{
+    static const struct {
+        const char *name, *type, *help;
+    } metrics[] = {
+        {"tenant_dram_bytes", "gauge", "What a tenant has in DRAM, while any tenant has a share"},
+        {"tenant_dram_limit_bytes", "gauge", "Its share of DRAM"},
+        {"tenant_ssd_bytes", "gauge", "What it has on SSD"},
+        {"tenant_ssd_limit_bytes", "gauge", "Its share of the SSD"},
+        {"tenant_ssd_shed_blocks_total", "counter",
+         "Its blocks that left the SSD for its newer ones"},
+    };
+    for (int metric = 0; metric < (int)(sizeof(metrics) / sizeof(metrics[0])); metric++) {
+        const struct kvf_tenant *tenant = NULL;
+        head(out, metrics[metric].name, metrics[metric].type, metrics[metric].help);
+        while (tenants != NULL && (tenant = kvf_tenants_next(tenants, tenant)) != NULL)
+            if (tenant_value(tenant, metric) != UINT64_MAX)
+                labelled(out, metrics[metric].name, "tenant", tenant->name,
+                         tenant_value(tenant, metric));
+    }
 }
 
 static void print_stages(FILE *out, const struct kvf_counters *counters)
@@ -459,6 +514,7 @@ char *kvf_stats_metrics(const struct kvf_stats *stats)
     print_traffic(out, stats);
     print_pool(out, stats);
     bool ok = print_ssd(out, stats);
+    print_tenants(out, stats->tenants);
     print_stages(out, &stats->counters);
     print_drain(out, stats);
     print_life(out, stats);

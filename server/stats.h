@@ -5,6 +5,7 @@
 #define KVFERRY_SERVER_STATS_H
 
 #include "base/status.h"
+#include "server/tenants.h"
 #include "storage/storage.h"
 
 #include <stdbool.h>
@@ -43,6 +44,7 @@ enum kvf_hit {
 /* Why a block never reached its SSD, or was lost here: label `reason` of dropped_blocks_total. */
 enum kvf_drop {
     KVF_DROP_NO_SSD = 0,  /* no SSD tier: clean at once */
+    KVF_DROP_SSD_SHARE,   /* likewise, for it is larger than its tenant's share of the SSD */
     KVF_DROP_WRITE_ERROR, /* the drive refused */
     KVF_DROP_READ_ERROR,  /* the drive does not give it back */
     KVF_DROP_CORRUPT,     /* its bytes are not those of its checksum, whoever found out */
@@ -100,6 +102,7 @@ struct kvf_stats {
     struct kvf_drain_gauges drain;
     const struct kvf_drive_stats *drives; /* drive_count of them; none: no SSD tier */
     size_t drive_count;
+    const struct kvf_tenants *tenants; /* NULL: none has a share */
 };
 
 /* The JSON of `stat --json`, malloc'ed text; NULL when memory is out. */

@@ -172,6 +172,61 @@ static void json__each_number__comes_from_its_field(void **state)
     cJSON_Delete(root);
 }
 
+static struct kvf_tenants tenants;
+static struct kvf_acl *acl;
+
+/* "a" has shares and blocks, "b" blocks alone, "c" a share alone. */
+static const struct kvf_tenants *some_tenants(void)
+{
+    static const char text[] = "{\"tenants\": {\"a\": {\"dram\": 0.5, \"ssd\": 0.25}, "
+                               "\"c\": {\"ssd\": 0.5}}, \"identities\": {}}";
+    assert_true(kvf_is_ok(kvf_acl_parse("acl", text, strlen(text), &acl, NULL)));
+    tenants = (struct kvf_tenants){
+        .acl = acl, .all_bytes = {1 << 20, 2 << 20}, .safe_bytes = {1 << 20, 1 << 20}};
+    assert_true(kvf_is_ok(kvf_tenants_init(&tenants, 1)));
+    struct kvf_tenant *a = kvf_tenants_enter(&tenants, "a/f"),
+                      *b = kvf_tenants_enter(&tenants, "b/f");
+    kvf_tenants_take(&tenants, a, KVF_SHARE_DRAM, 11);
+    kvf_tenants_take(&tenants, a, KVF_SHARE_SSD, 12);
+    a->shed_blocks = 13;
+    kvf_tenants_take(&tenants, b, KVF_SHARE_SSD, 14);
+    return &tenants;
+}
+
+static void no_tenants(void)
+{
+    kvf_tenants_fini(&tenants);
+    kvf_acl_close(acl);
+}
+
+static void json__tenants_with_shares__are_there_with_what_they_have(void **state)
+{
+    (void)state;
+    struct kvf_stats stats = empty();
+    cJSON *root = json_of(&stats);
+    assert_false(cJSON_HasObjectItem(root, "tenants"));
+    cJSON_Delete(root);
+    stats.tenants = some_tenants();
+    root = json_of(&stats);
+    keys_are(at(at(root, "tenants"), "a"), "dram_bytes dram_limit_bytes"); /* no drive */
+    cJSON_Delete(root);
+    stats.drives = two_drives;
+    stats.drive_count = 2;
+    root = json_of(&stats);
+    const cJSON *a = at(at(root, "tenants"), "a");
+    keys_are(a, "dram_bytes dram_limit_bytes ssd_bytes ssd_limit_bytes ssd_shed_blocks");
+    assert_int_equal(at(a, "dram_bytes")->valueint, 11);
+    assert_int_equal(at(a, "dram_limit_bytes")->valueint, 1 << 19);
+    assert_int_equal(at(a, "ssd_bytes")->valueint, 12);
+    assert_int_equal(at(a, "ssd_limit_bytes")->valueint, 1 << 19);
+    assert_int_equal(at(a, "ssd_shed_blocks")->valueint, 13);
+    keys_are(at(at(root, "tenants"), "b"), "dram_bytes ssd_bytes ssd_shed_blocks");
+    keys_are(at(at(root, "tenants"), "c"), "dram_bytes ssd_bytes ssd_limit_bytes ssd_shed_blocks");
+    assert_int_equal(cJSON_GetArraySize(at(root, "tenants")), 3);
+    cJSON_Delete(root);
+    no_tenants();
+}
+
 static void json__numbers_beyond_doubles__stay_exact(void **state)
 {
     (void)state;
@@ -272,6 +327,7 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_ssd_device_bytes_total{op=\"read\"} 0",
         "kvferry_ssd_device_bytes_total{op=\"write\"} 0",
         "kvferry_dropped_blocks_total{reason=\"no_ssd\"} 0",
+        "kvferry_dropped_blocks_total{reason=\"ssd_share\"} 0",
         "kvferry_dropped_blocks_total{reason=\"write_error\"} 0",
         "kvferry_dropped_blocks_total{reason=\"read_error\"} 0",
         "kvferry_dropped_blocks_total{reason=\"corrupt\"} 0",
@@ -294,6 +350,32 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
     assert_null(strstr(text, "\nkvferry_drain_ssd_reads "));
     assert_null(strstr(text, "\nkvferry_drain_ssd_writes "));
     free(text);
+}
+
+static void metrics__tenants_with_shares__have_a_line_for_what_they_have(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "kvferry_tenant_dram_bytes{tenant=\"a\"} 11",
+        "kvferry_tenant_dram_limit_bytes{tenant=\"a\"} 524288",
+        "kvferry_tenant_ssd_bytes{tenant=\"a\"} 12",
+        "kvferry_tenant_ssd_limit_bytes{tenant=\"a\"} 524288",
+        "kvferry_tenant_ssd_shed_blocks_total{tenant=\"a\"} 13",
+        "kvferry_tenant_ssd_bytes{tenant=\"b\"} 14",
+        "kvferry_tenant_ssd_bytes{tenant=\"c\"} 0",
+        "kvferry_tenant_ssd_limit_bytes{tenant=\"c\"} 1048576",
+    };
+    struct kvf_stats stats = empty();
+    char *text = metrics_of(&stats);
+    assert_null(strstr(text, "tenant=\""));
+    free(text);
+    stats.tenants = some_tenants();
+    text = metrics_of(&stats);
+    lines_are_there(text, lines, sizeof(lines) / sizeof(lines[0]));
+    assert_null(strstr(text, "kvferry_tenant_ssd_limit_bytes{tenant=\"b\"}"));
+    assert_null(strstr(text, "kvferry_tenant_dram_limit_bytes{tenant=\"c\"}"));
+    free(text);
+    no_tenants();
 }
 
 static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **state)
@@ -501,6 +583,10 @@ static void keys_are_listed(const cJSON *object, const char *path, unsigned *cou
             is_listed(name, count);
             continue;
         }
+        if (strcmp(name, "tenants") == 0) { /* one for all of them */
+            keys_are_listed(at(member, "a"), "tenants.T.", count);
+            continue;
+        }
         strcat(name, ".");
         keys_are_listed(cJSON_IsArray(member) ? cJSON_GetArrayItem(member, 0) : member, name,
                         count);
@@ -514,12 +600,14 @@ static void page__of_what_stat_tells__has_every_key_and_no_other(void **state)
     stats.degraded = stats.waits_for = "something";
     stats.drives = two_drives;
     stats.drive_count = 2;
+    stats.tenants = some_tenants();
     cJSON *root = json_of(&stats);
     unsigned count = 0;
     read_page();
     keys_are_listed(root, "", &count);
     assert_int_equal(rows_that_start_with("\n| `"), count + rows_that_start_with("\n| `kvferry_"));
     cJSON_Delete(root);
+    no_tenants();
 }
 
 static void page__of_what_stat_tells__has_every_metric_and_no_other(void **state)
@@ -550,6 +638,8 @@ int main(void)
         cmocka_unit_test(json__with_drives__has_exactly_the_documented_names),
         cmocka_unit_test(json__without_drives__has_no_key_for_what_does_not_run),
         cmocka_unit_test(json__each_number__comes_from_its_field),
+        cmocka_unit_test(json__tenants_with_shares__are_there_with_what_they_have),
+        cmocka_unit_test(metrics__tenants_with_shares__have_a_line_for_what_they_have),
         cmocka_unit_test(json__numbers_beyond_doubles__stay_exact),
         cmocka_unit_test(json__odd_bytes__are_escaped_or_replaced),
         cmocka_unit_test(metrics__at_start__has_every_documented_name_at_0),

@@ -24,16 +24,6 @@ static void reload_tls(struct kvf_trust *trust, const char *reason)
     log_certificate(trust, why.text);
 }
 
-/* Better said than found out. */
-static void warn_of_shares(const struct kvf_trust *trust)
-{
-    if (kvf_acl_has_shares(trust->acl))
-        kvf_log_warning("trust",
-                        "--acl %s: this version does not keep tenants' shares: all tenants "
-                        "take their memory and SSD space from one pool",
-                        trust->options.acl);
-}
-
 static void reload_acl(struct kvf_trust *trust, const char *reason)
 {
     struct kvf_why why = {.text = ""};
@@ -46,7 +36,6 @@ static void reload_acl(struct kvf_trust *trust, const char *reason)
         return;
     }
     kvf_log_info("trust", "ACL read again (%s)", reason);
-    warn_of_shares(trust);
     trust->options.rights_changed(trust->options.context);
 }
 
@@ -111,9 +100,7 @@ void kvf_trust_log(const struct kvf_trust *trust)
 {
     if (trust->tls != NULL)
         log_certificate(trust, "");
-    if (trust->acl != NULL)
-        warn_of_shares(trust);
-    else
+    if (trust->acl == NULL)
         kvf_log_warning("trust", "no ACL: any tenant name is accepted, and all who reach this node "
                                  "share one pool and one trust");
 }

@@ -161,7 +161,7 @@ static double reclaim_all(void)
 {
     double start = bench_now_s();
     for (uint32_t segment = 0; segment < SEGMENTS; segment++)
-        kvf_index_reclaim(index_, 0, segment, 1, 0);
+        kvf_index_reclaim(index_, 0, segment, 1, 0, 0);
     return bench_now_s() - start;
 }
 
