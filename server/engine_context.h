@@ -68,8 +68,8 @@ struct context {
     char identity[24]; /* "uid:N" */
     char name[64];
     struct kvf_party party;
-    uint64_t busy_quiet_until_ns; /* no line about Gets that are BUSY before that */
-    uint64_t busy_untold;         /* since the last line */
+    uint64_t refusal_quiet_until_ns; /* no line about what is refused before that */
+    uint64_t refusals_untold;        /* since the last line */
     struct kvf_list gets;
     struct kvf_list begins;
     struct kvf_list puts; /* OPEN or QUARANTINED, in order of id */
@@ -103,6 +103,10 @@ void engine_protocol_error(struct context *context, const char *text);
 void engine_set_state(struct context *context, enum context_state to);
 void engine_free_if_over(struct context *context);
 void engine_abort_puts(struct context *context);
+/* The engine hears the code alone: what was short is for whoever reads the log. `what`: a Get or a
+ * PutBegin. Nothing where nothing was short. */
+void engine_log_refusal(struct context *context, const char *what,
+                        const struct kvf_refusal *refusal);
 /* False: so many blocks more are too many for now, and the engine has been told. */
 bool engine_may_open(struct context *context, uint64_t id, size_t blocks);
 /* Gets and waiting PutBegins: no answers any more. */

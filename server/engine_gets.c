@@ -1,6 +1,4 @@
 /* What an engine asks of Gets and look-ups. */
-#include "base/clock.h"
-#include "base/log.h"
 #include "server/engine_context.h"
 
 #include <stdlib.h>
@@ -23,29 +21,10 @@ static void fill_block(const struct get_item *item, Kvferry__EngineBlock *block)
     block->generation_counter = item->entry->generation.counter;
 }
 
-/* The engine hears the code alone: what was short is for whoever reads the log. */
-static void log_busy(struct context *context, const struct kvf_refusal *refusal)
-{
-    uint64_t now_ns = kvf_clock_now_ns();
-    context->busy_untold++;
-    if (now_ns < context->busy_quiet_until_ns)
-        return;
-    kvf_log_info("engines",
-                 "a Get of engine %llu \"%s\" was BUSY after %.1f s: %llu bytes short of %s (%llu "
-                 "since the last such line)",
-                 (unsigned long long)context->instance, context->name,
-                 (double)refusal->waited_ns / KVF_NS_PER_S,
-                 (unsigned long long)refusal->short_bytes, kvf_shortage_text(refusal->shortage),
-                 (unsigned long long)context->busy_untold);
-    context->busy_untold = 0;
-    context->busy_quiet_until_ns = now_ns + KVF_NS_PER_S;
-}
-
 static void get_answered(struct get *get)
 {
     struct engine_get *mine = get->user;
-    if (get->status.code == KVF_BUSY)
-        log_busy(mine->context, &get->refusal);
+    engine_log_refusal(mine->context, "Get", &get->refusal);
     Kvferry__EngineReply reply = KVFERRY__ENGINE_REPLY__INIT;
     Kvferry__EngineReady ready = KVFERRY__ENGINE_READY__INIT;
     Kvferry__EngineBlock blocks[KVF_WIRE_MAX_BLOCKS], *pointers[KVF_WIRE_MAX_BLOCKS];

@@ -82,6 +82,37 @@ static void take_forget(struct context *context, uint64_t id, const Kvferry__Eng
     engine_send_reply(context, &reply);
 }
 
+static uint64_t least_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of the tenants with which it may do that, the largest share of DRAM: more it need not ask for. */
+static uint64_t largest_share(const struct context *context, enum kvf_right right)
+{
+    const struct kvf_engines_options *options = &context->engines->options;
+    const struct kvf_tenants *tenants = kvf_index_tenants(options->index);
+    uint64_t most = options->acl == NULL ? UINT64_MAX : KVF_PAGE;
+    const char *name;
+    for (size_t n = 0; (name = kvf_acl_tenant_of(options->acl, context->identity, n)) != NULL; n++)
+        if (kvf_acl_may(options->acl, context->identity, name, right) &&
+            kvf_tenants_limit(tenants, name, KVF_SHARE_DRAM) > most)
+            most = kvf_tenants_limit(tenants, name, KVF_SHARE_DRAM);
+    return most;
+}
+
+static void fill_limits(const struct context *context, Kvferry__EngineRegistered *registered)
+{
+    const struct kvf_engines_options *options = &context->engines->options;
+    const struct kvf_admission *admission = options->gets->admission;
+    const struct kvf_budget *classes = admission->classes;
+    registered->max_get_bytes = least_of(
+        least_of(options->per_instance_limit_bytes, admission->query.limit_bytes),
+        least_of(classes[KVF_CLASS_PULL].limit_bytes, largest_share(context, KVF_RIGHT_READ)));
+    registered->max_put_bytes =
+        least_of(classes[KVF_CLASS_DIRTY].limit_bytes, largest_share(context, KVF_RIGHT_WRITE));
+}
+
 /* One packet with as many descriptors as fit; straight to the socket, which is empty before
  * Register. */
 static bool send_arenas(struct context *context, uint64_t id, uint32_t first, uint32_t count,
@@ -89,7 +120,6 @@ static bool send_arenas(struct context *context, uint64_t id, uint32_t first, ui
 {
     struct kvf_engines *engines = context->engines;
     const struct kvf_engines_options *options = &engines->options;
-    const struct kvf_budget *classes = options->gets->admission->classes;
     Kvferry__EngineReply reply = KVFERRY__ENGINE_REPLY__INIT;
     Kvferry__EngineRegistered registered = KVFERRY__ENGINE_REGISTERED__INIT;
     uint64_t bytes[KVF_WIRE_MAX_FDS];
@@ -99,18 +129,12 @@ static bool send_arenas(struct context *context, uint64_t id, uint32_t first, ui
         bytes[i] = arena->bytes;
         fds[i] = arena->fd;
     }
-    uint64_t most = options->per_instance_limit_bytes;
-    if (classes[KVF_CLASS_PULL].limit_bytes < most)
-        most = classes[KVF_CLASS_PULL].limit_bytes;
-    if (options->gets->admission->query.limit_bytes < most)
-        most = options->gets->admission->query.limit_bytes;
     registered.instance = context->instance;
     registered.n_arena_bytes = count;
     registered.arena_bytes = bytes;
     registered.first_arena = first;
     registered.more = more;
-    registered.max_get_bytes = most;
-    registered.max_put_bytes = classes[KVF_CLASS_DIRTY].limit_bytes;
+    fill_limits(context, &registered);
     registered.boot_epoch = options->boot_epoch;
     reply.id = id;
     reply.body_case = KVFERRY__ENGINE_REPLY__BODY_REGISTERED;

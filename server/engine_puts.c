@@ -7,6 +7,7 @@ static void put_begun(struct put_begin *begin)
 {
     struct engine_begin *mine = begin->user;
     struct context *context = mine->context;
+    engine_log_refusal(context, "PutBegin", &begin->refusal);
     Kvferry__EngineReply reply = KVFERRY__ENGINE_REPLY__INIT;
     Kvferry__EnginePutBegun begun = KVFERRY__ENGINE_PUT_BEGUN__INIT;
     Kvferry__EnginePlace places[KVF_WIRE_MAX_BLOCKS], *pointers[KVF_WIRE_MAX_BLOCKS];

@@ -98,6 +98,26 @@ static void send_drain_notice(struct context *context)
     engine_send_reply(context, &reply);
 }
 
+void engine_log_refusal(struct context *context, const char *what,
+                        const struct kvf_refusal *refusal)
+{
+    uint64_t now_ns = kvf_clock_now_ns();
+    if (refusal->shortage == KVF_SHORT_OF_NOTHING)
+        return;
+    context->refusals_untold++;
+    if (now_ns < context->refusal_quiet_until_ns)
+        return;
+    kvf_log_info("engines",
+                 "a %s of engine %llu \"%s\" was %s after %.1f s: %llu bytes short of %s (%llu "
+                 "since the last such line)",
+                 what, (unsigned long long)context->instance, context->name,
+                 kvf_code_name(refusal->code), (double)refusal->waited_ns / KVF_NS_PER_S,
+                 (unsigned long long)refusal->short_bytes, kvf_shortage_text(refusal->shortage),
+                 (unsigned long long)context->refusals_untold);
+    context->refusals_untold = 0;
+    context->refusal_quiet_until_ns = now_ns + KVF_NS_PER_S;
+}
+
 /* ---- a context's end ---- */
 
 static void close_watch(struct kvf_engines *engines, struct kvf_watch *watch)

@@ -88,7 +88,7 @@ static int set_up(void **state)
     (void)snprintf(path, sizeof(path), "/tmp/engines_test.%d.sock", (int)getpid());
     start_process(); /* before there are threads */
     node_set_up();
-    node_start(&node, &(struct node_options){.ssd = true});
+    node_start(&node, &(struct node_options){.ssd = true, .acl = acl});
     open_engines();
     return 0;
 }
@@ -125,12 +125,12 @@ static int tear_down(void **state)
     end_process();
     node_run_until(kvf_engines_count(engines) == 0);
     kvf_engines_destroy(engines);
+    node_stop(&node);
+    node_tear_down();
     if (acl != NULL)
         (void)unlink(acl_path);
     kvf_acl_close(acl);
     acl = NULL;
-    node_stop(&node);
-    node_tear_down();
     return 0;
 }
 
@@ -218,6 +218,8 @@ static void join_as_process(struct engine *engine)
     assert_int_equal(count, 1);
 }
 
+static uint64_t max_get_bytes, max_put_bytes; /* of who registered last */
+
 static enum kvf_code register_engine(struct engine *engine)
 {
     Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
@@ -226,7 +228,14 @@ static enum kvf_code register_engine(struct engine *engine)
     body.name = (char *)(uintptr_t) "test";
     request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER;
     request.register_ = &body;
-    return code_of(engine, send_request(engine, &request));
+    Kvferry__EngineReply *reply = reply_to(engine, send_request(engine, &request));
+    enum kvf_code code = (enum kvf_code)reply->code;
+    if (reply->body_case == KVFERRY__ENGINE_REPLY__BODY_REGISTERED) {
+        max_get_bytes = reply->registered->max_get_bytes;
+        max_put_bytes = reply->registered->max_put_bytes;
+    }
+    kvferry__engine_reply__free_unpacked(reply, NULL);
+    return code;
 }
 
 static void leave(struct engine *engine)
@@ -776,6 +785,38 @@ static void rights__user_not_named_any_more__ended_and_cannot_come_back(void **s
     leave(&again);
 }
 
+/* Of the tenants that it may read, or write, the largest share. */
+static void register__tenants_have_shares__is_told_what_they_can_hold(void **state)
+{
+    (void)state;
+    struct engine engine;
+    const struct {
+        const char *tenants, *rights;
+        uint64_t get_mib, put_mib;
+    } cases[] = {
+        {"", "\"t\": [\"read\", \"write\"]", 16, 16},
+        {"\"t\": {\"dram\": 0.25}", "\"t\": [\"read\", \"write\"]", 4, 4},
+        {"\"t\": {\"dram\": 0.25}, \"u\": {\"dram\": 0.5}",
+         "\"t\": [\"read\", \"write\"], \"u\": [\"read\"]", 8, 4},
+        {"\"t\": {\"dram\": 0.25}", "\"t\": [\"read\"], \"u\": [\"read\"]", 16, 0},
+    };
+    for (size_t i = 0; i < 4; i++) {
+        FILE *file = fopen(acl_path, "w");
+        assert_non_null(file);
+        (void)fprintf(file, "{\"tenants\": {%s}, \"identities\": {\"uid:%u\": {%s}}}",
+                      cases[i].tenants, getuid(), cases[i].rights);
+        assert_int_equal(fclose(file), 0);
+        assert_true(kvf_is_ok(kvf_acl_reload(acl, NULL)));
+        join(&engine);
+        assert_int_equal(register_engine(&engine), KVF_OK);
+        assert_int_equal(max_get_bytes / KVF_MIB, cases[i].get_mib);
+        assert_int_equal(max_put_bytes / KVF_MIB, cases[i].put_mib);
+        leave(&engine);
+        node_run_until(kvf_engines_count(engines) == 0);
+    }
+    assert_int_equal(max_put_bytes, KVF_PAGE); /* 0 would say that there is no limit */
+}
+
 #define ACL_TEST(name) cmocka_unit_test_setup_teardown(name, set_up_acl, tear_down)
 static void set_state__every_pair__follows_the_life_of_a_context(void **state)
 {
@@ -851,6 +892,7 @@ int main(void)
         TEST(force__everybody__is_gone_with_places_of_living_processes),
         ACL_TEST(rights__read_taken_away__a_block_looks_like_one_that_is_not_there),
         ACL_TEST(rights__write_taken_away__puts_and_forget_are_denied),
+        ACL_TEST(register__tenants_have_shares__is_told_what_they_can_hold),
         ACL_TEST(rights__user_not_named_any_more__ended_and_cannot_come_back),
         TEST(set_state__every_pair__follows_the_life_of_a_context),
         TEST(cancel__crossed_with_the_answer__gives_everything_back),

@@ -44,6 +44,7 @@ struct session {
     uint32_t lease_count;
     uint64_t last_id;
     char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
+    uint64_t max_grant_bytes; /* as Welcome told it */
     uint64_t instance;
     bool speculative; /* its purpose: nobody waits for its Reads until they are raised */
     char nic[64];

@@ -187,6 +187,19 @@ static void end_older(struct session *session)
     }
 }
 
+/* The most that one Read may be granted. What a tenant may have says nothing to who may not read it. */
+static uint64_t largest_grant(const struct session *session)
+{
+    const struct kvf_peers_options *options = &session->peers->options;
+    uint64_t most = options->leases->max_grant_bytes;
+    if (!kvf_acl_may(options->acl, session->identity->name, session->tenant, KVF_RIGHT_READ))
+        return most;
+    uint64_t share =
+        kvf_tenants_limit(kvf_index_tenants(options->index), session->tenant, KVF_SHARE_DRAM);
+    share = share < KVF_PAGE ? KVF_PAGE : share;
+    return share < most ? share : most;
+}
+
 static void send_welcome(struct session *session, const struct kvf_lane_nonces *nonces)
 {
     const struct kvf_peers_options *options = &session->peers->options;
@@ -204,7 +217,7 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
         (ProtobufCBinaryData){KVF_NONCE_BYTES, (uint8_t *)(uintptr_t)nonces->connect.bytes};
     welcome.accept_nonce =
         (ProtobufCBinaryData){KVF_NONCE_BYTES, (uint8_t *)(uintptr_t)nonces->accept.bytes};
-    welcome.max_grant_bytes = options->leases->max_grant_bytes;
+    welcome.max_grant_bytes = session->max_grant_bytes = largest_grant(session);
     welcome.max_blocks_per_read = options->max_blocks_per_read;
     welcome.max_open_reads = KVF_MAX_OPEN_READS;
     welcome.max_message_bytes = (uint32_t)KVF_RPC_MAX_MESSAGE_BYTES;
@@ -431,9 +444,14 @@ void kvf_peers_rights_changed(struct kvf_peers *peers)
         bool keeps = session->state == SESSION_HELLO
                          ? kvf_acl_knows(acl, name)
                          : kvf_acl_may(acl, name, session->tenant, KVF_RIGHT_READ);
-        if (session->state != SESSION_CLOSING && !keeps)
+        if (session->state == SESSION_CLOSING)
+            continue;
+        if (!keeps)
             peer_end_by_force(session, KVF_CANCELLED, "rights",
                               "what this identity may do on this node has changed");
+        else if (session->state != SESSION_HELLO &&
+                 largest_grant(session) < session->max_grant_bytes)
+            peer_end(session, KVF_CANCELLED, "its tenant has a smaller share now: ask anew");
     }
 }
 
