@@ -443,6 +443,111 @@ def identity_removed_from_the_acl_at_run_time(case):
     case.same(case.path("k1"), b.output("k1"), "pulled in the end")
 
 
+def _within(daemon, name, dram_mib, ssd_mib):
+    """What the tenant has is at most so much; as stat says it."""
+    tenant = daemon.stat()["tenants"][name]
+    return tenant["dram_bytes"] <= dram_mib * MIB and tenant["ssd_bytes"] <= ssd_mib * MIB
+
+
+def _all_there(engine, ns, first, count):
+    found = engine.must("check", ns, "-", 10000, MIB, first, count)
+    expect_equal((found["dram"] + found["ssd"], found["wrong"]), (count, 0), f"blocks of {ns}, and wrong ones")
+
+
+def identity_shares_greedy_beside_modest_tenant(case):
+    """One tenant fills DRAM and SSD again and again; it loses its own oldest blocks, another one none. Shares change at
+    run time, also below what is used."""
+    _certificates(case, "a")
+    a = case.daemon("a", ssd_mib=1300, pool_mib=128, listen=True, tls="a",
+                    acl=_rights(case, "a.json", {"t": {"dram": 0.25, "ssd": 0.2}}))
+    case.start(a)
+    expect_equal(a.stat()["tenants"], {"t": {"dram_bytes": 0, "dram_limit_bytes": 32 * MIB, "ssd_bytes": 0,
+                                             "ssd_limit_bytes": 260 * MIB, "ssd_shed_blocks": 0}}, "at first")
+    greedy, modest = case.engine(a, "greedy"), case.engine(a, "modest")
+    for part in range(4):  # their blocks lie side by side
+        expect_equal(modest.must("put", OTHERS, 10000, MIB, part * 16, 16)["OK"], 16, "puts of the modest one")
+        expect_equal(greedy.must("put", NS, 10000, MIB, part * 100, 100)["OK"], 100, "puts of the greedy one")
+    for turn in range(3):
+        greedy.must("put", NS, 10000, MIB, 400 + turn * 500, 500)
+        expect(_within(a, "t", 32, 260), f"the greedy one: {a.stat()['tenants']}")
+        expect_equal(a.stat()["tenants"]["secret"]["dram_bytes"], 64 * MIB, "what the modest one has in DRAM")
+    a.must("sync", "--durable")
+    tenants = a.stat()["tenants"]
+    expect_equal(tenants["secret"]["ssd_bytes"], 64 * MIB, "what the modest one has on SSD")
+    expect(tenants["t"]["ssd_bytes"] >= 250 * MIB, f"the greedy one's share is used: {tenants}")
+    expect(tenants["t"]["ssd_shed_blocks"] >= 1640, f"it has lost its oldest: {tenants}")
+    expect_equal(a.metric('tenant_ssd_shed_blocks_total{tenant="t"}'), tenants["t"]["ssd_shed_blocks"], "the metric")
+    expect_equal(sum(drive["carries_failed"] + drive["dropped"] for drive in a.stat()["ssd"]), 0, "lost writes")
+    a.must("evict", "--dram")
+    _all_there(modest, OTHERS, 0, 64)
+    _all_there(greedy, NS, 1900 - 32, 32)
+    expect_equal(greedy.must("check", NS, "-", 3000, MIB, 0, 8)["NOT_FOUND"], 8, "the greedy one's oldest")
+
+    _rights(case, "a.json", {"t": {"dram": 0.125, "ssd": 0.05}, "secret": {"dram": 0.25}})
+    case.eventually(10, "each has no more than its smaller share", lambda: _within(a, "t", 16, 65) and
+                    _within(a, "secret", 32, 64), a.stat)
+    expect_equal(a.stat()["tenants"]["secret"]["ssd_bytes"], 64 * MIB, "what the modest one has on SSD")
+    modest = case.engine(a, "again")  # who asks for less at a time now
+    _all_there(modest, OTHERS, 0, 64)
+    a.kill()
+    a.start()
+    case.eventually(20, "recovery has ended", lambda: not any(drive["recovering"] for drive in a.stat()["ssd"]))
+    expect(_within(a, "t", 16, 65), f"after a restart: {a.stat()['tenants']}")
+    modest = case.engine(a, "once-more")
+    _all_there(modest, OTHERS, 0, 64)
+    _rights(case, "a.json")
+    case.eventually(10, "without shares none is told", lambda: "tenants" not in a.stat())
+    _all_there(modest, OTHERS, 0, 64)
+
+
+def identity_shares_who_holds_all_of_it_waits_alone(case):
+    """What does not fit beside what its tenant holds waits, and is BUSY with the reason in the log; others go on."""
+    _certificates(case, "a")
+    a = case.daemon("a", ssd_mib=768, listen=True, tls="a",
+                    acl=_rights(case, "a.json", {"t": {"dram": 0.0625, "ssd": 0.03}}))  # 32, 23 MiB
+    case.start(a)
+    holder, other = case.engine(a, "holder"), case.engine(a, "other")
+    holder.must("put", NS, 10000, MIB, 0, 20)
+    expect_equal(holder.must("get", NS, "-", 10000, MIB, 0, 20)["wrong"], 0, "wrong bytes")
+    expect_equal(other.ask("begin", NS, 500, MIB, 100, 20)[0], "BUSY", "a put beside what the tenant holds")
+    a.must_log("a PutBegin of engine", "BUSY", "short of the tenant's share of memory")
+    expect_equal(other.must("put", OTHERS, 3000, MIB, 100, 40)["OK"], 40, "puts of another tenant")
+    holder.must("release")
+    expect_equal(other.must("put", NS, 3000, MIB, 100, 20)["OK"], 20, "puts after that")
+    a.must("put", NS, "large", case.file("large", 33 * MIB), code=2)
+    a.must_log("a PutBegin of engine", "TOO_LARGE", "short of the tenant's share of memory")
+    a.must("put", NS, "lonely", case.file("lonely", 24 * MIB))  # more than all that it may have on SSD
+    expect_equal(a.metric('dropped_blocks_total{reason="ssd_share"}'), 1, "blocks that no share takes")
+    a.must("sync", "--durable")
+    a.get(NS, "lonely")
+    case.same(case.path("lonely"), a.output("lonely"), "from DRAM")
+    a.must("evict", "--dram")
+    a.get(NS, "lonely", code=4, timeout_s=3)
+
+
+def identity_shares_smaller_than_a_read_of_a_peer(case):
+    """A source tells its consumers to ask for no more at a time than the tenant may have there."""
+    _certificates(case, "a", "b")
+    a = case.daemon("a", ssd_mib=768, listen=True, tls="a",
+                    acl=_rights(case, "a.json", {"t": {"dram": 0.0625}}, b=READS))  # 32 MiB of 512
+    b = case.daemon("b", tls="b", acl=_rights(case, "b.json", a=SERVES))
+    case.start(a, b)
+    engine, puller = case.engine(a, "a"), case.engine(b, "b")
+    for part in range(6):
+        engine.must("put", NS, 10000, MIB, part * 16, 16)
+    a.settle()
+    found = puller.must("get", NS, a.source, 10000, MIB, 0, 96)
+    expect_equal((found["remote_ssd"], found["wrong"]), (96, 0), "pulled blocks, and wrong ones")
+    puller.must("release")
+    expect_equal(a.stat()["serve"]["reads"], 3, "Reads of 32 MiB")
+    _rights(case, "a.json", {"t": {"dram": 0.03125}}, b=READS)
+    case.eventually(10, "the share is smaller", lambda: _within(a, "t", 16, 1000), a.stat)
+    b.must("evict", "--dram")
+    found = puller.must("get", NS, a.source, 10000, MIB, 0, 96)
+    expect_equal((found["remote_ssd"] + found["remote_dram"], found["wrong"]), (96, 0), "pulled blocks, and wrong ones")
+    expect_equal(a.stat()["serve"]["reads"], 9, "Reads of 32 MiB, then of 16")
+
+
 def identity_new_certificate_without_a_restart(case):
     """Other identity, other authority: connections from then on use them, what is open goes on."""
     a, b = _pair(case)
