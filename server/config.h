@@ -92,6 +92,7 @@ struct kvf_config {
     uint64_t dirty_limit_bytes;
     uint64_t pull_limit_bytes;
     uint64_t serve_reserve_bytes;
+    uint64_t serve_limit_bytes; /* no flag: what Reads may hold, at least the reserve */
     uint64_t query_limit_bytes;
     uint64_t query_limit_per_instance_bytes;
     uint64_t query_limit_per_identity_bytes;

@@ -56,10 +56,33 @@ static uint64_t least_of(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static uint64_t most_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t less(uint64_t bytes, uint64_t taken)
+{
+    return bytes > taken ? bytes - taken : 0;
+}
+
 static void set_if_absent(uint64_t *field, uint64_t bytes)
 {
     if (*field == 0)
         *field = bytes;
+}
+
+/* Reads may hold more than their reserve, but what they hold is pinned until the peer releases it: puts and Gets, which
+ * never wait for Reads, could not have it back. So it is what their limits leave, of the pool and of the query limit. */
+static void derive_serve_limit(struct kvf_config *config)
+{
+    uint64_t of_pool =
+        less(config->pool_bytes, config->dirty_limit_bytes + config->pull_limit_bytes);
+    config->serve_limit_bytes = most_of(config->serve_reserve_bytes, of_pool);
+    set_if_absent(&config->query_limit_bytes, config->pull_limit_bytes + config->serve_limit_bytes);
+    uint64_t of_query = less(config->query_limit_bytes, config->pull_limit_bytes);
+    config->serve_limit_bytes =
+        most_of(config->serve_reserve_bytes, least_of(config->serve_limit_bytes, of_query));
 }
 
 /* A share is whole pages; 0 is never said, so it means "not given". A limit that the operator
@@ -72,8 +95,7 @@ static void derive_memory(struct kvf_config *config)
     set_if_absent(&config->serve_reserve_bytes, config->pool_bytes / 8 * 3);
     uint64_t of_pull = config->pull_limit_bytes / 4 * 3;
     uint64_t of_serve = config->serve_reserve_bytes / 4 * 3;
-    set_if_absent(&config->query_limit_bytes,
-                  config->pull_limit_bytes + config->serve_reserve_bytes);
+    derive_serve_limit(config);
     set_if_absent(&config->query_limit_per_instance_bytes,
                   least_of(of_pull, config->query_limit_bytes));
     set_if_absent(&config->query_limit_per_identity_bytes,

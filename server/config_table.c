@@ -190,13 +190,15 @@ const struct kvf_flag kvf_flags[] = {
      .derived = "3/8 of the pool",
      .least = 1,
      .most = MIB_MOST,
-     .help = "what Reads of peers hold, from SSD and from DRAM"},
+     .help =
+         "what Reads of peers can always hold, from SSD and from DRAM; they may hold more where "
+         "dirty and pull limit leave more of the pool"},
     {.name = "query-limit-mib",
      .kind = KVF_FLAG_NUMBER,
      .group = KVF_FLAG_GROUP_MEMORY,
      .offset = FIELD(query_limit_bytes),
      IN_MIB,
-     .derived = "pull limit + serve reserve",
+     .derived = "pull limit + what Reads may hold",
      .least = 1,
      .most = MIB_MOST,
      .help = "bytes of all Gets and Reads together"},

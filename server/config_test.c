@@ -173,6 +173,35 @@ static void load__explicit_limits__are_the_operators_word(void **state)
     assert_int_equal(config.note_count, 1); /* the classes are more than the pool */
 }
 
+/* The reserve, and what of pool and query limit no put and no Get can ask for. */
+static void load__limits_leave_some_of_the_pool__reads_may_hold_it(void **state)
+{
+    (void)state;
+    const struct {
+        const char *flags;
+        uint64_t serve_mib, query_mib;
+    } cases[] = {
+        {"", 192, 384}, /* 128 + 192 + 192 is the pool */
+        {"--serve-reserve-mib 64", 192, 384},
+        {"--dirty-limit-mib 64", 256, 448},
+        {"--pull-limit-mib 64", 320, 384},
+        {"--pull-limit-mib 400", 192, 592}, /* more than the pool together: the reserve */
+        {"--dirty-limit-mib 512 --pull-limit-mib 512", 192, 704},
+        {"--dirty-limit-mib 64 --query-limit-mib 400", 208, 400},
+        {"--dirty-limit-mib 64 --query-limit-mib 200", 192, 200},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char line[160];
+        (void)snprintf(line, sizeof(line), "--run-dir /r --pool-mib 512 %s", cases[i].flags);
+        loads(line);
+        assert_int_equal(config.serve_limit_bytes, cases[i].serve_mib * KVF_MIB);
+        assert_int_equal(config.query_limit_bytes, cases[i].query_mib * KVF_MIB);
+        assert_true(config.serve_limit_bytes == config.serve_reserve_bytes ||
+                    config.dirty_limit_bytes + config.pull_limit_bytes + config.serve_limit_bytes <=
+                        config.pool_bytes);
+    }
+}
+
 static void load__network_flags__land_in_their_fields(void **state)
 {
     (void)state;
@@ -700,6 +729,7 @@ int main(void)
         cmocka_unit_test(load__pool_of_512__has_the_documented_shares),
         cmocka_unit_test(load__any_small_pool__has_shares_of_whole_pages),
         cmocka_unit_test(load__explicit_limits__are_the_operators_word),
+        cmocka_unit_test(load__limits_leave_some_of_the_pool__reads_may_hold_it),
         cmocka_unit_test(load__network_flags__land_in_their_fields),
         cmocka_unit_test(load__choices__follow_the_table),
         cmocka_unit_test(load__numbers__are_plain_digits_within_range),

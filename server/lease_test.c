@@ -622,6 +622,39 @@ static void get__bytes_that_a_read_has_loaded_are_bad__is_a_miss(void **state)
     stop();
 }
 
+/* As a daemon with a pool of 16 MiB sets it up that has limits of 4 for puts and of 4 for Gets. */
+static void grant__more_than_the_reserve__leaves_puts_and_gets_what_is_theirs(void **state)
+{
+    (void)state;
+    struct read first, second;
+    struct node_get gets;
+    struct put *puts[4];
+    start(true);
+    node.admission.classes[KVF_CLASS_DIRTY].limit_bytes = 4 * KVF_MIB;
+    node.admission.classes[KVF_CLASS_PULL].limit_bytes = 4 * KVF_MIB;
+    node.admission.classes[KVF_CLASS_SERVE].limit_bytes = 8 * KVF_MIB;
+    node.admission.query.limit_bytes = 12 * KVF_MIB;
+    for (unsigned i = 1; i <= 24; i++) /* the pool is full of what may be evicted */
+        node_put(&node, i);
+    ask(&first, LIST(1, 2, 3, 4, 5, 6, 7, 8), 8, 10000);
+    assert_int_equal(first.granted, 1);
+    for (unsigned i = 0; i < 4; i++)
+        puts[i] = node_begin(&node, 100 + i); /* at once */
+    ask(&second, LIST(13), 1, 100);
+    node_run_until(second.refused == 1);
+    assert_int_equal(second.refusal.shortage, KVF_SHORT_OF_CLASS);
+    node_get_start(&node, &gets, LIST(9, 10, 11, 12), 4, 5000);
+    node_run_until(gets.answered == 1);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(gets.codes[i], KVF_OK);
+    kvf_lease_release(first.lease);
+    for (unsigned i = 0; i < 4; i++)
+        put_abort(puts[i]);
+    node_get_release(&gets);
+    node_run_until(gets.freed == 1);
+    stop();
+}
+
 /* ---- speculative ---- */
 
 static void guess(struct read *read, const unsigned *blocks, uint32_t count)
@@ -815,6 +848,7 @@ int main(void)
         NODE_TEST(granted__not_released_two_seconds_after_the_deadline__is_overdue),
         NODE_TEST(recheck__own_copy_is_bad__is_dropped),
         NODE_TEST(recheck__of_many__is_done_one_block_at_a_time),
+        NODE_TEST(grant__more_than_the_reserve__leaves_puts_and_gets_what_is_theirs),
         NODE_TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
         NODE_TEST(raise__queued__is_granted_as_demand),
         NODE_TEST(load__speculative__is_read_behind_what_is_demanded),

@@ -88,7 +88,7 @@ static struct kvf_status start_memory(struct kvf_manager *manager, struct kvf_wh
     admission->loop = manager->loop;
     admission->classes[KVF_CLASS_DIRTY].limit_bytes = config->dirty_limit_bytes;
     admission->classes[KVF_CLASS_PULL].limit_bytes = config->pull_limit_bytes;
-    admission->classes[KVF_CLASS_SERVE].limit_bytes = config->serve_reserve_bytes;
+    admission->classes[KVF_CLASS_SERVE].limit_bytes = config->serve_limit_bytes;
     admission->query.limit_bytes = config->query_limit_bytes;
     kvf_admission_init(admission);
     return kvf_worker_create(manager->loop, &manager->worker);
@@ -199,7 +199,7 @@ static struct kvf_status start_sources(struct kvf_manager *manager)
 /* Consumers pack their Reads up to this: it must be what can be admitted. */
 static uint64_t largest_grant(const struct kvf_config *config)
 {
-    const uint64_t limits[] = {config->query_limit_per_identity_bytes, config->serve_reserve_bytes,
+    const uint64_t limits[] = {config->query_limit_per_identity_bytes, config->serve_limit_bytes,
                                config->query_limit_bytes};
     uint64_t most = config->max_grant_bytes;
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
