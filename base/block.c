@@ -44,6 +44,12 @@ size_t kvf_namespace_tenant_bytes(const char *text)
     return name_length(text);
 }
 
+bool kvf_tenant_is_valid(const char *text)
+{
+    size_t length = name_length(text);
+    return length > 0 && text[length] == '\0' && length + 2 <= KVF_NAMESPACE_MAX_BYTES;
+}
+
 bool kvf_namespace_is_valid(const char *text)
 {
     size_t tenant = name_length(text);

@@ -73,6 +73,9 @@ void kvf_key_text(const struct kvf_key *key, char text[KVF_KEY_TEXT_ROOM]);
 /* TENANT/FINGERPRINT, each [A-Za-z0-9._-]+, together at most KVF_NAMESPACE_MAX_BYTES. */
 bool kvf_namespace_is_valid(const char *text);
 
+/* A TENANT that leaves room for a fingerprint. */
+bool kvf_tenant_is_valid(const char *text);
+
 /* The number of bytes of the tenant's name at the front of a valid namespace. */
 size_t kvf_namespace_tenant_bytes(const char *text);
 

@@ -19,6 +19,21 @@ static void namespace__shapes__are_judged(void **state)
     assert_int_equal(kvf_namespace_tenant_bytes("ab/c"), 2);
 }
 
+static void tenant__shapes__are_judged(void **state)
+{
+    (void)state;
+    assert_true(kvf_tenant_is_valid("t-1.a_B"));
+    const char *bad[] = {"", "t/f", "t/", "/", "a b", "*", "t\n", "\xc3\xa4"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_false(kvf_tenant_is_valid(bad[i]));
+    char longest[KVF_NAMESPACE_MAX_BYTES];
+    memset(longest, 'a', sizeof(longest));
+    longest[KVF_NAMESPACE_MAX_BYTES - 1] = '\0';
+    assert_false(kvf_tenant_is_valid(longest)); /* no fingerprint would fit */
+    longest[KVF_NAMESPACE_MAX_BYTES - 2] = '\0';
+    assert_true(kvf_tenant_is_valid(longest));
+}
+
 static void key_set__lengths__1_to_64(void **state)
 {
     (void)state;
@@ -69,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(namespace__shapes__are_judged),
+        cmocka_unit_test(tenant__shapes__are_judged),
         cmocka_unit_test(key_set__lengths__1_to_64),
         cmocka_unit_test(key_text__any_key__is_as_it_is_typed),
         cmocka_unit_test(round_up_page__edges),

@@ -74,15 +74,6 @@ static struct kvf_status judge_object(const struct judge *judge, const cJSON *ob
     return kvf_ok();
 }
 
-static bool is_tenant(const char *name)
-{
-    char ns[KVF_NAMESPACE_MAX_BYTES + 3];
-    if (strlen(name) + 2 > KVF_NAMESPACE_MAX_BYTES || strchr(name, '/') != NULL)
-        return false;
-    (void)snprintf(ns, sizeof(ns), "%s/x", name);
-    return kvf_namespace_is_valid(ns);
-}
-
 static struct kvf_status judge_share(struct judge *judge, const char *tenant, const cJSON *share)
 {
     at(judge, "tenants.\"%.60s\"", tenant);
@@ -101,7 +92,7 @@ static struct kvf_status judge_tenants(struct judge *judge, const cJSON *tenants
     KVF_TRY(judge_object(judge, tenants));
     for (const cJSON *tenant = tenants->child; tenant != NULL; tenant = tenant->next) {
         at(judge, "tenants");
-        if (!is_tenant(tenant->string))
+        if (!kvf_tenant_is_valid(tenant->string))
             return wrong(judge,
                          "\"%.60s\" is no tenant: write letters, digits, \".\", \"_\", \"-\"",
                          tenant->string);
@@ -168,7 +159,7 @@ static struct kvf_status judge_identity(struct judge *judge, const cJSON *identi
     for (const cJSON *tenant = identity->child; tenant != NULL; tenant = tenant->next) {
         bool is_every_tenant = strcmp(tenant->string, EVERY_TENANT) == 0;
         at(judge, "identities.\"%.60s\"", identity->string);
-        if (!is_every_tenant && !is_tenant(tenant->string))
+        if (!is_every_tenant && !kvf_tenant_is_valid(tenant->string))
             return wrong(judge,
                          "\"%.60s\" is no tenant: write letters, digits, \".\", \"_\", \"-\"",
                          tenant->string);

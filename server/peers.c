@@ -226,15 +226,6 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     peer_send(session, &down);
 }
 
-static bool tenant_is_valid(const char *tenant)
-{
-    char ns[KVF_NAMESPACE_MAX_BYTES + 3];
-    if (strlen(tenant) >= KVF_NAMESPACE_MAX_BYTES - 1)
-        return false;
-    (void)snprintf(ns, sizeof(ns), "%s/x", tenant);
-    return kvf_namespace_is_valid(ns);
-}
-
 static bool speaks(const Kvferry__Hello *hello, const char *transport)
 {
     for (size_t i = 0; i < hello->n_transports; i++)
@@ -266,7 +257,7 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
                  "this node speaks protocol version 1: upgrade the older node");
         return;
     }
-    if (!tenant_is_valid(hello->tenant) || strlen(hello->nic) >= sizeof(session->nic)) {
+    if (!kvf_tenant_is_valid(hello->tenant) || strlen(hello->nic) >= sizeof(session->nic)) {
         peer_protocol_error(session, "Hello names no valid tenant or NIC");
         return;
     }
