@@ -267,7 +267,10 @@ bool index_add_record(struct kvf_index *index, struct kvf_cold_block *block, uin
     block->list = &stake->records;
     block->page = (uint32_t)(where.offset / KVF_PAGE);
     bool added = kvf_cold_add(index->cold, hash, block);
-    index_stake_took(index, stake, added ? block->length : 0);
+    if (added)
+        index_stake_took(index, stake, block->length);
+    else
+        index_stake_lost(index, stake, 0);
     return added;
 }
 

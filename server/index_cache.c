@@ -136,16 +136,22 @@ void kvf_index_return_room(struct kvf_index *index, struct kvf_extent *extent)
     index->options.freed(index->options.context);
 }
 
+static void evict_cache(struct kvf_index *index, struct kvf_cache *cache, uint64_t *blocks,
+                        uint64_t *bytes)
+{
+    for (uint64_t gone; (gone = evict(index, coldest(cache))) > 0; (*blocks)++)
+        *bytes += gone;
+}
+
 void kvf_index_evict_all(struct kvf_index *index, uint64_t *blocks, uint64_t *bytes)
 {
-    for (;;) {
-        uint64_t gone = evict(index, coldest(&index->cache));
-        if (gone == 0)
-            gone = evict(index, coldest_with_share(index, false));
-        if (gone == 0)
-            return;
-        (*blocks)++;
-        *bytes += gone;
+    struct kvf_tenant *tenant, *next;
+    evict_cache(index, &index->cache, blocks, bytes);
+    for (tenant = kvf_tenants_next(&index->tenants, NULL); tenant != NULL; tenant = next) {
+        tenant->uses++; /* it may lose its last block */
+        evict_cache(index, &tenant->cache, blocks, bytes);
+        next = kvf_tenants_next(&index->tenants, tenant);
+        kvf_tenants_leave(&index->tenants, tenant);
     }
 }
 

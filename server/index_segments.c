@@ -81,7 +81,6 @@ void index_stake_took(struct kvf_index *index, struct kvf_stake *stake, uint64_t
 {
     stake->bytes += kvf_round_up_page(length);
     kvf_tenants_take(&index->tenants, stake->tenant, KVF_SHARE_SSD, kvf_round_up_page(length));
-    free_if_empty(index, stake);
 }
 
 void index_stake_lost(struct kvf_index *index, struct kvf_stake *stake, uint64_t length)
