@@ -49,12 +49,23 @@ struct kvf_lane_read *lane_turns_next(const struct lane_turns *turns)
     return best;
 }
 
-void lane_turns_note(struct lane_turns *turns, struct kvf_lane *lane, struct kvf_lane_read *read)
+static void set_turn(struct kvf_lane *lane, struct kvf_lane_read *read, uint64_t turn)
 {
-    read->turn = ++turns->count;
+    read->turn = turn;
     kvf_list_for_each (node, &lane->reads) {
         struct kvf_lane_read *other = kvf_container(node, struct kvf_lane_read, node);
         if (other->instance == read->instance)
-            other->instance_turn = read->turn;
+            other->instance_turn = turn;
     }
+}
+
+void lane_turns_note(struct lane_turns *turns, struct kvf_lane *lane, struct kvf_lane_read *read)
+{
+    set_turn(lane, read, ++turns->count);
+}
+
+void lane_turns_give_back(struct kvf_lane *lane, struct kvf_lane_read *read)
+{
+    if (read->turn != 0)
+        set_turn(lane, read, 0);
 }

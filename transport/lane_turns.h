@@ -24,6 +24,8 @@ void lane_turns_unready(struct kvf_lane_block *block);
 struct kvf_lane_read *lane_turns_next(const struct lane_turns *turns);
 /* This Read has had its turn. */
 void lane_turns_note(struct lane_turns *turns, struct kvf_lane *lane, struct kvf_lane_read *read);
+/* The turn moved nothing and was none: the Read, and its instance, are next. */
+void lane_turns_give_back(struct kvf_lane *lane, struct kvf_lane_read *read);
 
 static inline struct kvf_lane_block *lane_turns_first(const struct kvf_lane_read *read)
 {

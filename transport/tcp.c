@@ -8,7 +8,6 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define DEFAULT_THREADS 2
@@ -82,33 +81,18 @@ static void tcp_close(struct kvf_transport *base)
     free(transport);
 }
 
-/* ---- addresses ---- */
-
-/* On success the caller frees *found. */
-static struct kvf_status resolve(const char *text, bool to_listen, struct addrinfo **found)
-{
-    struct kvf_address address;
-    if (!kvf_address_parse(text, &address))
-        return lane_fail(KVF_INVALID, 0);
-    int error = kvf_address_resolve(&address, to_listen, found);
-    if (error == 0)
-        return kvf_ok();
-    return lane_fail(KVF_UNAVAILABLE, error == EAI_SYSTEM ? errno : 0);
-}
-
 static struct kvf_status tcp_listen(struct kvf_transport *base, const char *address,
                                     struct kvf_why *why)
 {
     struct tcp_transport *transport = tcp_transport_of(base);
     kvf_assert(transport->port < 0);
-    struct addrinfo *found = NULL;
-    struct kvf_status status = resolve(address, true, &found);
+    struct lane_addresses here;
+    struct kvf_status status = lane_address_resolve(address, true, &here);
     if (!kvf_is_ok(status))
         return kvf_why_set(why, status, "cannot listen for lanes on %.200s: not a HOST:PORT here",
                            address);
-    int fd = kvf_address_listen(found->ai_addr, found->ai_addrlen, BACKLOG);
+    int fd = kvf_address_listen((struct sockaddr *)&here.at[0], here.bytes[0], BACKLOG);
     int error = errno;
-    freeaddrinfo(found);
     if (fd < 0)
         return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
                            "cannot listen for lanes on %.200s: %s", address, strerror(error));
@@ -143,28 +127,12 @@ static struct tcp_lane *make_lane(struct tcp_transport *transport, const struct 
     return lane;
 }
 
-static bool make_nonces(struct kvf_lane_nonces *nonces)
-{
-    uint8_t *at = (uint8_t *)nonces;
-    size_t left = sizeof(*nonces);
-    while (left > 0) {
-        ssize_t got = getrandom(at, left, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        at += got;
-        left -= (size_t)got;
-    }
-    return true;
-}
-
 static struct kvf_status tcp_invite(struct kvf_transport *base, uint64_t deadline_ns,
                                     const struct kvf_lane_events *events, void *user,
                                     struct kvf_lane_nonces *nonces, struct kvf_lane **give)
 {
     struct tcp_transport *transport = tcp_transport_of(base);
-    if (!make_nonces(nonces))
+    if (!lane_nonces_make(nonces))
         return lane_fail(KVF_IO, errno);
     struct tcp_lane *lane = make_lane(transport, &tcp_source_side, deadline_ns, events, user);
     if (lane == NULL)
@@ -180,31 +148,19 @@ static struct kvf_status tcp_invite(struct kvf_transport *base, uint64_t deadlin
     return kvf_ok();
 }
 
-static void keep_addresses(struct tcp_lane *lane, const struct addrinfo *found)
-{
-    for (; found != NULL && lane->address_count < TCP_ADDRESSES; found = found->ai_next) {
-        if (found->ai_addrlen > sizeof(lane->addresses[0]))
-            continue;
-        memcpy(&lane->addresses[lane->address_count], found->ai_addr, found->ai_addrlen);
-        lane->address_bytes[lane->address_count++] = found->ai_addrlen;
-    }
-}
-
 static struct kvf_status tcp_connect(struct kvf_transport *base, const char *address,
                                      const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
                                      const struct kvf_lane_events *events, void *user,
                                      struct kvf_lane **give)
 {
-    struct addrinfo *found = NULL;
-    KVF_TRY(resolve(address, false, &found));
+    struct lane_addresses there;
+    KVF_TRY(lane_address_resolve(address, false, &there));
     struct tcp_lane *lane =
         make_lane(tcp_transport_of(base), &tcp_consumer_side, deadline_ns, events, user);
-    if (lane != NULL)
-        keep_addresses(lane, found);
-    freeaddrinfo(found);
     if (lane == NULL)
         return lane_fail(KVF_NO_MEMORY, 0);
     lane->state = TCP_CONNECTING;
+    lane->addresses = there;
     lane->nonces = *nonces;
     lane_start(&lane->lane);
     *give = &lane->lane;

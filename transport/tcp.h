@@ -9,10 +9,11 @@
 #ifndef KVFERRY_TRANSPORT_TCP_H
 #define KVFERRY_TRANSPORT_TCP_H
 
+#include "transport/lane_address.h"
 #include "transport/lane_core.h"
+#include "transport/lane_turns.h"
 #include "transport/tcp_wire.h"
 
-#include <netdb.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -23,7 +24,6 @@
 #define TCP_SMALL_FRAME_BYTES (32u << 10)
 #define TCP_BATCH_FRAMES 256
 #define TCP_HALF_OPEN 64
-#define TCP_ADDRESSES 4
 
 /* A frame on its way. block == NULL: none. */
 struct tcp_frame {
@@ -84,8 +84,7 @@ enum tcp_lane_state {
 };
 
 struct tcp_sender {
-    struct kvf_list ready_reads;
-    uint64_t turns;
+    struct lane_turns turns;  /* ready: bytes that have landed and are in no frame */
     struct tcp_frame current; /* begun, must be finished */
 };
 
@@ -114,9 +113,8 @@ struct tcp_lane {
     enum tcp_lane_state state;
     struct kvf_watch watch;
     struct kvf_timer timer;
-    struct sockaddr_storage addresses[TCP_ADDRESSES];
-    socklen_t address_bytes[TCP_ADDRESSES];
-    unsigned address_count, next_address;
+    struct lane_addresses addresses;
+    unsigned next_address;
     uint8_t greeting[TCP_GREETING_BYTES];
     size_t greeted;
     struct tcp_sender sender;

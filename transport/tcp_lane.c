@@ -198,11 +198,11 @@ static void close_socket(struct tcp_lane *lane)
 /* One address; 0 or an errno. The answer comes as EPOLLOUT. */
 static int connect_one(struct tcp_lane *lane, unsigned index)
 {
-    const struct sockaddr *address = (const struct sockaddr *)&lane->addresses[index];
+    const struct sockaddr *address = (const struct sockaddr *)&lane->addresses.at[index];
     lane->watch.fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (lane->watch.fd < 0)
         return errno;
-    if (connect(lane->watch.fd, address, lane->address_bytes[index]) != 0 && errno != EINPROGRESS)
+    if (connect(lane->watch.fd, address, lane->addresses.bytes[index]) != 0 && errno != EINPROGRESS)
         return errno;
     lane->watch.events = EPOLLIN | EPOLLOUT;
     return kvf_watch_start(lane_loop(lane), &lane->watch).detail;
@@ -211,7 +211,7 @@ static int connect_one(struct tcp_lane *lane, unsigned index)
 static void connect_next(struct tcp_lane *lane, int error)
 {
     close_socket(lane);
-    while (lane->next_address < lane->address_count) {
+    while (lane->next_address < lane->addresses.count) {
         error = connect_one(lane, lane->next_address++);
         if (error == 0)
             return;

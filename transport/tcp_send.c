@@ -1,9 +1,8 @@
 /* The source's frames: who is next, and one send.
  *
- * A block is in its Read's `ready` list, in order of index, while it has bytes that have landed and
- * are in no frame; a Read with such blocks is in the lane's `ready_reads`. Frames are made for one
- * send and forgotten after it, but for the one that went out in part: that is `current` and goes
- * first next time, whatever happens but the end of the lane. */
+ * A block is ready (lane_turns.h) while it has bytes that have landed and are in no frame. Frames are made for one send
+ * and forgotten after it, but for the one that went out in part: that is `current` and goes first next time, whatever
+ * happens but the end of the lane. */
 #include "transport/tcp.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@ struct batch {
 
 void tcp_sender_init(struct tcp_sender *sender)
 {
-    kvf_list_init(&sender->ready_reads);
+    lane_turns_init(&sender->turns);
 }
 
 /* ---- who can send ---- */
@@ -32,33 +31,13 @@ static uint64_t ready_bytes(const struct kvf_lane_block *block)
 
 static void make_ready(struct tcp_lane *lane, struct kvf_lane_block *block)
 {
-    struct kvf_lane_read *read = block->read;
-    if (!kvf_list_is_empty(&block->node) || ready_bytes(block) == 0)
-        return;
-    /* From the back: blocks mostly land in their order. */
-    struct kvf_list *after = read->ready.previous;
-    while (after != &read->ready && kvf_container(after, struct kvf_lane_block, node) > block)
-        after = after->previous;
-    kvf_list_push_front(after, &block->node);
-    if (kvf_list_is_empty(&read->ready_node))
-        kvf_list_push_back(&lane->sender.ready_reads, &read->ready_node);
-}
-
-static void make_unready(struct kvf_lane_block *block)
-{
-    kvf_list_remove(&block->node);
-    if (kvf_list_is_empty(&block->read->ready))
-        kvf_list_remove(&block->read->ready_node);
+    if (ready_bytes(block) > 0)
+        lane_turns_ready(&lane->sender.turns, block);
 }
 
 void tcp_sender_adopt(struct tcp_lane *lane, struct kvf_lane_read *read)
 {
-    read->turn = read->instance_turn = ++lane->sender.turns; /* at the end of the queue */
-    kvf_list_for_each (node, &lane->lane.reads) {
-        struct kvf_lane_read *other = kvf_container(node, struct kvf_lane_read, node);
-        if (other != read && other->instance == read->instance)
-            read->instance_turn = other->instance_turn;
-    }
+    lane_turns_adopt(&lane->sender.turns, &lane->lane, read);
     for (uint32_t i = 0; i < read->block_count; i++)
         if (!lane_block_is_over(&read->blocks[i]))
             make_ready(lane, &read->blocks[i]);
@@ -71,34 +50,11 @@ void tcp_sender_landed(struct tcp_lane *lane, struct kvf_lane_block *block)
 
 void tcp_sender_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block)
 {
-    make_unready(block);
+    lane_turns_unready(block);
     if (lane->sender.current.block == block)
         lane->sender.current.is_last = true;
     else
         lane_block_end(&lane->lane, block, lane_fail(KVF_CANCELLED, 0));
-}
-
-/* The Read whose instance, then who itself, was served longest ago. */
-static struct kvf_lane_read *next_read(const struct tcp_sender *sender)
-{
-    struct kvf_lane_read *best = NULL;
-    kvf_list_for_each (node, &sender->ready_reads) {
-        struct kvf_lane_read *read = kvf_container(node, struct kvf_lane_read, ready_node);
-        if (best == NULL || read->instance_turn < best->instance_turn ||
-            (read->instance_turn == best->instance_turn && read->turn < best->turn))
-            best = read;
-    }
-    return best;
-}
-
-static void note_turn(struct tcp_lane *lane, struct kvf_lane_read *read)
-{
-    read->turn = ++lane->sender.turns;
-    kvf_list_for_each (node, &lane->lane.reads) {
-        struct kvf_lane_read *other = kvf_container(node, struct kvf_lane_read, node);
-        if (other->instance == read->instance)
-            other->instance_turn = read->turn;
-    }
 }
 
 /* ---- a batch of frames ---- */
@@ -155,9 +111,9 @@ static void take_turn(struct tcp_lane *lane, struct kvf_lane_read *read, struct 
         add_frame(batch, block, bytes);
         turn -= bytes;
         if (ready_bytes(block) == 0)
-            make_unready(block);
+            lane_turns_unready(block);
     }
-    note_turn(lane, read);
+    lane_turns_note(&lane->sender.turns, &lane->lane, read);
 }
 
 static void fill(struct tcp_lane *lane, struct batch *batch)
@@ -169,7 +125,7 @@ static void fill(struct tcp_lane *lane, struct batch *batch)
         add_pieces(batch, frame);
     }
     while (!is_full(batch)) {
-        struct kvf_lane_read *read = next_read(&lane->sender);
+        struct kvf_lane_read *read = lane_turns_next(&lane->sender.turns);
         if (read == NULL)
             break;
         take_turn(lane, read, batch);
@@ -189,22 +145,9 @@ static void frame_done(struct tcp_lane *lane, const struct tcp_frame *frame)
         lane_block_end(&lane->lane, block, lane_fail(KVF_CANCELLED, 0));
 }
 
-/* A turn that brought nothing onto the wire was none: its Read, and its instance, are next. */
-static void give_turn_back(struct tcp_lane *lane, struct kvf_lane_read *read)
-{
-    if (read->turn == 0)
-        return;
-    kvf_list_for_each (node, &lane->lane.reads) {
-        struct kvf_lane_read *other = kvf_container(node, struct kvf_lane_read, node);
-        if (other->instance == read->instance)
-            other->instance_turn = 0;
-    }
-    read->turn = 0;
-}
-
 static void unframe(struct tcp_lane *lane, const struct tcp_frame *frame)
 {
-    give_turn_back(lane, frame->block->read);
+    lane_turns_give_back(&lane->lane, frame->block->read);
     frame->block->framed_bytes -= frame->length;
     make_ready(lane, frame->block);
 }
@@ -232,7 +175,7 @@ static void account(struct tcp_lane *lane, struct batch *batch, uint64_t sent)
 
 static bool is_idle(const struct tcp_lane *lane)
 {
-    return lane->sender.current.block == NULL && kvf_list_is_empty(&lane->sender.ready_reads);
+    return lane->sender.current.block == NULL && lane_turns_next(&lane->sender.turns) == NULL;
 }
 
 bool tcp_sender_step(struct tcp_lane *lane)

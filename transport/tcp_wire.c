@@ -1,5 +1,7 @@
 #include "transport/tcp_wire.h"
 
+#include "transport/lane_address.h"
+
 #include <endian.h>
 #include <string.h>
 
@@ -71,8 +73,5 @@ bool tcp_greeting_is_ours(const uint8_t bytes[TCP_GREETING_BYTES])
 
 bool tcp_greeting_has_nonce(const uint8_t bytes[TCP_GREETING_BYTES], const struct kvf_nonce *nonce)
 {
-    volatile uint8_t difference = 0;
-    for (int i = 0; i < KVF_NONCE_BYTES; i++)
-        difference = difference | (uint8_t)(bytes[16 + i] ^ nonce->bytes[i]);
-    return difference == 0;
+    return lane_nonce_equal(bytes + 16, nonce);
 }
