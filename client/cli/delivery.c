@@ -73,7 +73,8 @@ static void report_missing(struct delivery *delivery, const struct delivered *bl
     if (block->code == KVF_UNAVAILABLE)
         report_unreachable(delivery, key);
     else if (block->code == KVF_TOO_LARGE && block->limit != NULL)
-        words_note("%s: %s: larger than one caller may hold here: this daemon has %s (%s)",
+        words_note("%s: %s: larger than one caller may hold here: this daemon has %s, or a smaller "
+                   "share for this tenant (%s)",
                    delivery->what, key, block->limit, kvf_code_name(block->code));
     else
         words_note("%s: %s: %s (%s); %s", delivery->what, key, words_meaning(block->code),

@@ -125,8 +125,8 @@ static enum words_exit put_input(const struct cli_options *options, const char *
     if (kvf_is_ok(status) && put->code != KVF_OK && put->code != KVF_EXISTS)
         status = kvf_fail(KVF_MODULE_SERVER, put->code, 0);
     if (status.code == KVF_TOO_LARGE)
-        code = words_usage("put: %s has %" PRIu64 " bytes, and this daemon has %s (%s): put less "
-                           "at once, or raise it",
+        code = words_usage("put: %s has %" PRIu64 " bytes, and this daemon has %s, or a smaller "
+                           "share for this tenant (%s): put less at once, or raise it",
                            input->name, input->bytes, limit, kvf_code_name(status.code));
     else if (!kvf_is_ok(status))
         code = words_say("put", status, NULL);
