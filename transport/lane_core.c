@@ -413,8 +413,8 @@ static void take_dirty(struct kvf_lane *lane, struct kvf_lane_block *block)
     unsigned before = atomic_fetch_and(&block->marks, ~(unsigned)LANE_BLOCK_QUEUED);
     if ((before & LANE_BLOCK_ENDING) != 0)
         append_to_batch(lane, block);
-    else if (lane->stopping)
-        return;
+    else if (lane->stopping || atomic_load(&lane->close_asked))
+        return; /* it ends with the lane, which has let go of all memory then */
     else if (atomic_load(&block->released))
         let_go(lane, block);
     else if (atomic_load(&block->withdrawn))

@@ -50,6 +50,14 @@ const struct kvf_transport_traits *kvf_transport_traits(const struct kvf_transpo
     return &transport->traits;
 }
 
+struct kvf_transport *kvf_transports_find(const struct kvf_transports *transports, const char *name)
+{
+    for (size_t i = 0; i < transports->count; i++)
+        if (strcmp(kvf_transport_name(transports->list[i]), name) == 0)
+            return transports->list[i];
+    return NULL;
+}
+
 void kvf_transport_close(struct kvf_transport *transport)
 {
     if (transport == NULL)

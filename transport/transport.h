@@ -83,6 +83,22 @@ struct kvf_transport_traits {
 };
 const struct kvf_transport_traits *kvf_transport_traits(const struct kvf_transport *transport);
 
+/* The transports of one node, the preferred one first. The two ends of a session choose one by its name. */
+#define KVF_TRANSPORTS_MAX 2
+struct kvf_transports {
+    struct kvf_transport *list[KVF_TRANSPORTS_MAX];
+    size_t count;
+};
+
+static inline struct kvf_transports kvf_transports_only(struct kvf_transport *transport)
+{
+    return (struct kvf_transports){.list = {transport}, .count = 1};
+}
+
+/* NULL: none of them is called that. */
+struct kvf_transport *kvf_transports_find(const struct kvf_transports *transports,
+                                          const char *name);
+
 /* One way to the network for a transport that chooses among devices. */
 struct kvf_nic {
     char device[64];
@@ -204,7 +220,7 @@ KVF_MUST_USE struct kvf_status kvf_lane_take(struct kvf_lane_read *read, uint32_
 void kvf_lane_withdraw(struct kvf_lane_read *read, uint32_t block);
 /* Source: the consumer has said that it is done with this Read. What was not sent yet will not be; every block that is
  * open ends, OK where the consumer had all it needed to read it. Only for what the consumer has said: where it has not,
- * and memory must come back, close the lane. */
+ * and memory must come back, close the lane first. After kvf_lane_close it lets go of nothing before the lane does. */
 void kvf_lane_release(struct kvf_lane_read *read);
 
 struct kvf_lane_stats {

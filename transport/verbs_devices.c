@@ -281,10 +281,11 @@ static struct kvf_status open_all(struct verbs_transport *transport, struct ibv_
                                   const struct kvf_transport_options *options, struct kvf_why *why)
 {
     struct kvf_status status = lane_fail(KVF_UNSUPPORTED, ENODEV);
-    (void)kvf_why_set(
-        why, status,
-        "this host has no verbs device that this user may open (/dev/infiniband): use "
-        "tcp, or load the NIC's driver and ib_uverbs");
+    if (*contexts == NULL)
+        (void)kvf_why_set(
+            why, status,
+            "this host has no verbs device that this user may open (/dev/infiniband): use "
+            "tcp, or load the NIC's driver and ib_uverbs");
     for (struct ibv_context **at = contexts; *at != NULL; at++)
         status = add_device(transport, *at, options, why);
     return transport->device_count > 0 ? kvf_ok() : status;
