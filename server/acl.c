@@ -273,6 +273,23 @@ double kvf_acl_share(const struct kvf_acl *acl, const char *tenant, enum kvf_sha
     return number != NULL ? number->valuedouble : 1;
 }
 
+bool kvf_acl_has_tenants(const struct kvf_acl *acl)
+{
+    const char *first = NULL;
+    const cJSON *identities =
+        acl != NULL ? find(acl->tree, "identities", strlen("identities")) : NULL;
+    for (const cJSON *identity = identities != NULL ? identities->child : NULL; identity != NULL;
+         identity = identity->next)
+        for (const cJSON *tenant = identity->child; tenant != NULL; tenant = tenant->next) {
+            if (strcmp(tenant->string, EVERY_TENANT) == 0)
+                continue;
+            if (first != NULL && strcmp(tenant->string, first) != 0)
+                return true;
+            first = tenant->string;
+        }
+    return false;
+}
+
 static const char *nth_name(const cJSON *object, size_t n)
 {
     const cJSON *item = object != NULL ? object->child : NULL;

@@ -49,6 +49,8 @@ bool kvf_acl_may(const struct kvf_acl *acl, const char *identity, const char *te
 bool kvf_acl_knows(const struct kvf_acl *acl, const char *identity);
 /* What part of the node the tenant may fill, 0 to 1; 1 where nothing is said. */
 double kvf_acl_share(const struct kvf_acl *acl, const char *tenant, enum kvf_share share);
+/* Has anybody a right of a second tenant? Without an ACL (NULL) nobody tells tenants apart. */
+bool kvf_acl_has_tenants(const struct kvf_acl *acl);
 /* The nth of the tenants that it names for this identity; NULL: there are no more. */
 const char *kvf_acl_tenant_of(const struct kvf_acl *acl, const char *identity, size_t n);
 /* The nth of the tenants that it names for their shares; NULL: there are no more. */

@@ -99,6 +99,30 @@ static void share__where_nothing_is_said__all(void **state)
     assert_true(kvf_acl_share(NULL, "t", KVF_SHARE_DRAM) == 1);
 }
 
+static void has_tenants__one_two_and_none__is_for_two(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool has;
+    } cases[] = {
+        {"{\"identities\": {}}", false},
+        {"{\"identities\": {\"spiffe://x/a\": {\"t\": [\"read\"]}, \"spiffe://x/b\": {\"t\": "
+         "[\"serve\"], \"*\": "
+         "[\"admin\"]}}}",
+         false},
+        {"{\"identities\": {\"uid:1\": {\"t\": [\"read\"]}, \"uid:2\": {\"u\": [\"read\"]}}}",
+         true},
+        {"{\"identities\": {\"uid:1\": {\"t\": [\"read\"], \"tt\": [\"read\"]}}}", true},
+    };
+    assert_false(kvf_acl_has_tenants(NULL));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct kvf_acl *acl = parsed(cases[i].text);
+        assert_int_equal(kvf_acl_has_tenants(acl), cases[i].has);
+        kvf_acl_close(acl);
+    }
+}
+
 static void no_acl__everybody__may(void **state)
 {
     (void)state;
@@ -260,6 +284,7 @@ int main(void)
         cmocka_unit_test(may__each_right__only_as_given),
         cmocka_unit_test(knows__who_is_named_even_without_rights__yes),
         cmocka_unit_test(share__where_nothing_is_said__all),
+        cmocka_unit_test(has_tenants__one_two_and_none__is_for_two),
         cmocka_unit_test(no_acl__everybody__may),
         cmocka_unit_test(parse__smallest__taken),
         cmocka_unit_test(parse__what_cannot_be__one_line_with_place_and_remedy),

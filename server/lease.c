@@ -1,4 +1,4 @@
-/* Leases, in the order of their life: admission, granting, loads and lane, giving back. */
+/* Leases, in the order of their life: admission, places, granting, loads and lane, giving back. */
 #include "server/lease.h"
 
 #include "base/clock.h"
@@ -31,6 +31,13 @@ static void free_if_over(struct kvf_lease *lease)
     free(lease->lane_blocks);
     free(lease->blocks);
     free(lease);
+}
+
+static void return_places(struct kvf_lease *lease, uint32_t count)
+{
+    kvf_assert(lease->places >= count);
+    lease->places -= count;
+    lease->lane->places += count;
 }
 
 static void return_charge(struct kvf_lease *lease, struct kvf_lease_block *block)
@@ -67,27 +74,39 @@ static void unwatch(struct kvf_lease_block *block)
     block->watching = block->awaiting = false;
 }
 
+static bool is_on_lane(const struct kvf_lease *lease)
+{
+    for (uint32_t i = 0; i < lease->block_count; i++)
+        if (lease->blocks[i].on_lane)
+            return true;
+    return false;
+}
+
+static void let_others_ask(struct kvf_lease_lane *shared);
+
 void kvf_lease_release(struct kvf_lease *lease)
 {
     if (lease->state == KVF_LEASE_RELEASED)
         return;
     kvf_admission_withdraw(lease->leases->admission, &lease->request);
     kvf_timer_stop(lease->leases->loop, &lease->timer);
-    kvf_lease_cancel(lease);
+    kvf_list_remove(&lease->place_node);
+    if (lease->state == KVF_LEASE_QUEUED)
+        return_places(lease, lease->places);
+    else if (is_on_lane(lease))
+        kvf_lane_release(&lease->lane_read);
     set_state(lease, KVF_LEASE_RELEASED);
     for (uint32_t i = 0; i < lease->block_count; i++) {
         unwatch(&lease->blocks[i]);
         settle(lease, &lease->blocks[i]);
     }
+    let_others_ask(lease->lane);
     free_if_over(lease);
 }
 
 void kvf_lease_cancel(struct kvf_lease *lease)
 {
-    bool on_lane = false;
-    for (uint32_t i = 0; i < lease->block_count; i++)
-        on_lane = on_lane || lease->blocks[i].on_lane;
-    if (on_lane)
+    if (is_on_lane(lease))
         kvf_lane_withdraw(&lease->lane_read, KVF_LANE_ALL_BLOCKS);
 }
 
@@ -123,6 +142,11 @@ static void lane_ended(struct kvf_lane_read *read, uint32_t index)
         lease->account.sent_bytes += block->length;
     }
     settle(lease, block);
+    return_places(lease, 1);
+    bool working = lease->working;
+    lease->working = true; /* the session may end inside */
+    let_others_ask(lease->lane);
+    lease->working = working;
     free_if_over(lease);
 }
 
@@ -311,7 +335,7 @@ static void offer(struct kvf_lease *lease)
         lease->lane_blocks[i].landed_bytes = kvf_load_landed_bytes(block->entry);
     }
     if (any)
-        kvf_lane_offer(lease->lane, &lease->lane_read);
+        kvf_lane_offer(lease->lane->lane, &lease->lane_read);
 }
 
 static void join_loads(struct kvf_lease *lease)
@@ -352,6 +376,7 @@ static bool admit(struct kvf_request *request)
         return false;
     }
     set_state(lease, KVF_LEASE_GRANTED);
+    return_places(lease, lease->places - lease->held);
     leases->counters->serve.reads++;
     lease->account.granted_ns = kvf_clock_now_ns();
     lease->account.hits = lease->held;
@@ -388,7 +413,41 @@ static void refuse(struct kvf_lease *lease, struct kvf_refusal refusal)
 static void deadline(struct kvf_timer *timer)
 {
     struct kvf_lease *lease = kvf_container(timer, struct kvf_lease, timer);
-    refuse(lease, kvf_admission_explain(lease->leases->admission, &lease->request, KVF_BUSY));
+    struct kvf_refusal refusal =
+        kvf_admission_explain(lease->leases->admission, &lease->request, KVF_BUSY);
+    if (!kvf_list_is_empty(&lease->place_node)) {
+        refusal.shortage = KVF_SHORT_OF_READS;
+        refusal.waited_ns = kvf_clock_now_ns() - lease->account.start_ns;
+    }
+    refuse(lease, refusal);
+}
+
+/* ---- places on the lane ---- */
+
+void kvf_lease_lane_init(struct kvf_lease_lane *shared, struct kvf_lane *lane,
+                         const struct kvf_transport_traits *traits)
+{
+    shared->lane = lane;
+    shared->places = traits->lane_blocks > 0 ? traits->lane_blocks : UINT64_MAX / 2;
+    kvf_list_init(&shared->waiting);
+}
+
+static void ask_admission(struct kvf_lease *lease)
+{
+    lease->places = lease->block_count;
+    lease->lane->places -= lease->block_count;
+    kvf_admission_submit(lease->leases->admission, &lease->request);
+}
+
+static void let_others_ask(struct kvf_lease_lane *shared)
+{
+    while (shared->lane != NULL && !kvf_list_is_empty(&shared->waiting)) {
+        struct kvf_lease *next = kvf_container(shared->waiting.next, struct kvf_lease, place_node);
+        if (next->block_count > shared->places)
+            return;
+        kvf_list_remove(&next->place_node);
+        ask_admission(next);
+    }
 }
 
 struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_count)
@@ -407,6 +466,7 @@ struct kvf_lease *kvf_lease_create(struct kvf_leases *leases, uint32_t block_cou
     lease->leases = leases;
     lease->block_count = block_count;
     kvf_list_init(&lease->node);
+    kvf_list_init(&lease->place_node);
     for (uint32_t i = 0; i < block_count; i++)
         lease->blocks[i].lease = lease;
     leases->open++;
@@ -448,5 +508,6 @@ void kvf_lease_start(struct kvf_lease *lease)
     }
     lease->timer.fire = deadline;
     kvf_timer_start(leases->loop, &lease->timer, lease->deadline_ns);
-    kvf_admission_submit(leases->admission, &lease->request);
+    kvf_list_push_back(&lease->lane->waiting, &lease->place_node);
+    let_others_ask(lease->lane);
 }

@@ -1,6 +1,7 @@
 /* Leases: what this node, as a source, holds for one Read of a peer.
  *
- *   QUEUED    waits in admission for its charges and memory; nothing is held
+ *   QUEUED    waits for places on its lane, then in admission for its charges and memory, of which
+ *             nothing is held meanwhile
  *   GRANTED   Grants are out; each hit is pinned, loaded where it is not resident, and offered to
  *             the lane as it lands
  *   RELEASED  the consumer is done, or the session is gone: nothing new is sent; each extent goes
@@ -33,10 +34,22 @@ struct kvf_leases {
     uint64_t open; /* leases that exist */
 };
 
+/* The lane that the leases of a session share, and how many blocks more it can have open. A lease takes
+ * a place for each block before it asks admission, so that nobody else waits for what only its session
+ * lacks; where there are too few it waits, behind those of its lane that came before. */
+struct kvf_lease_lane {
+    struct kvf_lane *lane; /* NULL: it is closing */
+    uint64_t places;
+    struct kvf_list waiting;
+};
+void kvf_lease_lane_init(struct kvf_lease_lane *shared, struct kvf_lane *lane,
+                         const struct kvf_transport_traits *traits);
+
 struct kvf_lease;
 
 struct kvf_lease_events {
-    void (*granted)(struct kvf_lease *lease); /* before any Fault; may run inside kvf_lease_start */
+    /* Before any Fault or token; may run inside kvf_lease_start, or whatever gives back places. */
+    void (*granted)(struct kvf_lease *lease);
     /* instead of granted; the lease is gone after it */
     void (*refused)(struct kvf_lease *lease, const struct kvf_refusal *refusal);
     /* Its bytes will not come; a pending one will not be committed. */
@@ -93,7 +106,7 @@ struct kvf_lease {
     bool stop_at_first_miss;
     bool denied; /* every block looks missing, in every other way it is like any lease */
     char ns[KVF_NAMESPACE_MAX_BYTES + 1];
-    struct kvf_lane *lane;
+    struct kvf_lease_lane *lane;
     struct kvf_party *party; /* who asks: kept until `freed` */
     bool speculative;
     const struct kvf_lease_events *events;
@@ -112,7 +125,9 @@ struct kvf_lease {
     struct kvf_timer timer;
     struct kvf_lane_read lane_read;
     struct kvf_lane_block *lane_blocks;
-    uint32_t held; /* blocks whose entry is pinned */
+    uint32_t held;              /* blocks whose entry is pinned */
+    uint32_t places;            /* of its lane, that it has taken */
+    struct kvf_list place_node; /* among those that wait for some */
     bool working;
     struct kvf_lease_account account;
 };
@@ -125,7 +140,8 @@ void kvf_lease_start(struct kvf_lease *lease);
 void kvf_lease_raise(struct kvf_lease *lease);
 /* The source stops offering what has not been sent. */
 void kvf_lease_cancel(struct kvf_lease *lease);
-/* The consumer is done (or its session gone): no event comes any more but `freed`, perhaps inside.
+/* The consumer is done, or its session gone; then the lane is to be closed first, for the consumer has not said that it
+ * is done reading. No event comes any more but `freed`, perhaps inside.
  * Until then it may be called again, which does nothing. */
 void kvf_lease_release(struct kvf_lease *lease);
 /* The consumer found these bytes bad: check our own copy. */

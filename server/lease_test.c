@@ -5,6 +5,7 @@ static struct node node;
 
 /* A session's part of a lease: a lane that nobody has joined, and what the lease told. */
 static struct kvf_lane *lane;
+static struct kvf_lease_lane shared;
 static struct kvf_party party;
 
 struct read {
@@ -92,6 +93,7 @@ static void start_with(const struct node_options *options)
     assert_true(
         kvf_is_ok(kvf_lane_invite(node.transport, kvf_clock_now_ns() + NODE_WAIT_S * KVF_NS_PER_S,
                                   &lane_events, NULL, &nonces, &lane)));
+    kvf_lease_lane_init(&shared, lane, kvf_transport_traits(node.transport));
 }
 
 static void start(bool ssd)
@@ -122,7 +124,7 @@ static void prepare(struct read *read, const unsigned *blocks, uint32_t count, u
     lease->id = ++next_id;
     lease->deadline_ns = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
     strcpy(lease->ns, NODE_SPACE);
-    lease->lane = lane;
+    lease->lane = &shared;
     lease->party = &party;
     lease->events = &events;
     lease->freed = freed;
@@ -655,6 +657,90 @@ static void grant__more_than_the_reserve__leaves_puts_and_gets_what_is_theirs(vo
     stop();
 }
 
+/* ---- places on the lane ---- */
+
+static void start_with_places(uint32_t places)
+{
+    start(false);
+    kvf_lease_lane_init(&shared, lane, &(struct kvf_transport_traits){.lane_blocks = places});
+}
+
+static void places__too_few__waits_behind_its_lane_and_holds_nothing(void **state)
+{
+    (void)state;
+    struct read first, second, third;
+    start_with_places(3);
+    for (unsigned i = 1; i <= 3; i++)
+        node_put(&node, i);
+    ask(&first, LIST(1, 2), 2, 10000);
+    ask(&second, LIST(1, 2), 2, 10000);
+    ask(&third, LIST(3), 1, 10000); /* it would fit, but others came before */
+    assert_int_equal(first.granted, 1);
+    assert_int_equal(second.granted + third.granted, 0);
+    assert_int_equal(served_bytes(), 2 * NODE_BLOCK_BYTES);
+    kvf_lease_release(first.lease); /* the lane has never opened: it lets go at once */
+    node_run_until(second.granted == 1 && third.granted == 1);
+    assert_int_equal(first.freed, 1);
+    kvf_lease_release(second.lease);
+    kvf_lease_release(third.lease);
+    node_run_until(second.freed == 1 && third.freed == 1);
+    assert_int_equal(shared.places, 3);
+    stop();
+}
+
+static void places__of_blocks_that_are_missing__are_there_for_others(void **state)
+{
+    (void)state;
+    struct read first, second;
+    start_with_places(2);
+    node_put(&node, 1);
+    ask(&first, LIST(1, 7), 2, 10000);
+    assert_int_equal(first.granted, 1);
+    ask(&second, LIST(1), 1, 10000);
+    assert_int_equal(second.granted, 1);
+    kvf_lease_release(first.lease);
+    kvf_lease_release(second.lease);
+    stop();
+    assert_int_equal(shared.places, 2);
+}
+
+static void places__none_until_the_deadline__busy_and_says_so(void **state)
+{
+    (void)state;
+    struct read first, second;
+    start_with_places(1);
+    node_put(&node, 1);
+    ask(&first, LIST(1), 1, 10000);
+    ask(&second, LIST(1), 1, 30);
+    node_run_until(second.refused == 1);
+    assert_int_equal(second.refusal.code, KVF_BUSY);
+    assert_int_equal(second.refusal.shortage, KVF_SHORT_OF_READS);
+    assert_true(second.refusal.waited_ns > 0);
+    kvf_lease_release(first.lease);
+    stop();
+    assert_int_equal(shared.places, 1);
+}
+
+static void places__waiting_one_is_released__the_next_takes_its_turn(void **state)
+{
+    (void)state;
+    struct read first, large, small;
+    start_with_places(2);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    ask(&first, LIST(1), 1, 10000);
+    ask(&large, LIST(1, 2), 2, 10000);
+    ask(&small, LIST(2), 1, 10000);
+    assert_int_equal(small.granted, 0);
+    kvf_lease_release(large.lease);
+    assert_int_equal(large.freed, 1);
+    assert_int_equal(small.granted, 1);
+    kvf_lease_release(first.lease);
+    kvf_lease_release(small.lease);
+    stop();
+    assert_int_equal(shared.places, 2);
+}
+
 /* ---- speculative ---- */
 
 static void guess(struct read *read, const unsigned *blocks, uint32_t count)
@@ -849,6 +935,10 @@ int main(void)
         NODE_TEST(recheck__own_copy_is_bad__is_dropped),
         NODE_TEST(recheck__of_many__is_done_one_block_at_a_time),
         NODE_TEST(grant__more_than_the_reserve__leaves_puts_and_gets_what_is_theirs),
+        NODE_TEST(places__too_few__waits_behind_its_lane_and_holds_nothing),
+        NODE_TEST(places__of_blocks_that_are_missing__are_there_for_others),
+        NODE_TEST(places__none_until_the_deadline__busy_and_says_so),
+        NODE_TEST(places__waiting_one_is_released__the_next_takes_its_turn),
         NODE_TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),
         NODE_TEST(raise__queued__is_granted_as_demand),
         NODE_TEST(load__speculative__is_read_behind_what_is_demanded),

@@ -90,6 +90,19 @@ static void fill_waits_for(struct kvf_manager *manager)
         (void)snprintf(text, room, "its servers to close");
 }
 
+static void fill_lanes(const struct kvf_manager *manager, struct kvf_stats *stats)
+{
+    const struct kvf_transports *all = &manager->network.transports;
+    stats->lane_count = all->count;
+    for (size_t i = 0; i < all->count; i++) {
+        struct kvf_lane_stats lanes;
+        kvf_transport_stats(all->list[i], &lanes);
+        stats->lanes[i] = (struct kvf_lane_traffic){.transport = kvf_transport_name(all->list[i]),
+                                                    .sent_bytes = lanes.sent_bytes,
+                                                    .received_bytes = lanes.received_bytes};
+    }
+}
+
 static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
                        struct kvf_drive_stats drives[KVF_DRIVES_MAX])
 {
@@ -101,7 +114,7 @@ static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
         .node_id = manager->config->node_id,
         .state = state_name(manager),
         .boot_epoch = manager->boot_epoch,
-        .transport = kvf_transport_name(manager->transport),
+        .transport = kvf_transport_name(manager->network.transports.list[0]),
         .read_batch_mib = manager->gets.read_batch_bytes / KVF_MIB,
         .counters = manager->counters,
         .pull = {pull->reads, pull->blocks, pull->bytes, pull->misses},
@@ -127,6 +140,7 @@ static void fill_stats(struct kvf_manager *manager, struct kvf_stats *stats,
         fill_waits_for(manager);
         stats->waits_for = manager->waits_for;
     }
+    fill_lanes(manager, stats);
     fill_drives(manager, stats, drives);
     const struct kvf_tenants *tenants = kvf_index_tenants(manager->index);
     if (tenants->has_shares[KVF_SHARE_DRAM] || tenants->has_shares[KVF_SHARE_SSD])

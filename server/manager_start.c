@@ -102,10 +102,7 @@ static struct kvf_status start_network(struct kvf_manager *manager, struct kvf_w
         .arenas = manager->arenas,
         .arena_count = kvf_pool_arena_count(manager->pool),
     };
-    KVF_TRY(kvf_transport_open(kvf_config_transport_name(config->transport), &options,
-                               &manager->transport, why));
-    if (config->data_listen != NULL)
-        KVF_TRY(kvf_transport_listen(manager->transport, config->data_listen, why));
+    KVF_TRY(kvf_network_open(config, manager->trust.acl, &options, &manager->network, why));
     return kvf_rpc_create(manager->loop, &manager->rpc);
 }
 
@@ -184,7 +181,7 @@ static struct kvf_status start_sources(struct kvf_manager *manager)
     struct kvf_sources_options options = {
         .source = {.loop = manager->loop,
                    .rpc = manager->rpc,
-                   .transport = manager->transport,
+                   .transports = manager->network.transports,
                    .tls = manager->trust.tls,
                    .node_id = config->node_id,
                    .boot_epoch = manager->boot_epoch,
@@ -258,7 +255,7 @@ static struct kvf_status start_services(struct kvf_manager *manager, struct kvf_
     const struct kvf_config *config = manager->config;
     struct kvf_peers_options peers = {
         .loop = manager->loop,
-        .transport = manager->transport,
+        .transports = manager->network.transports,
         .index = manager->index,
         .leases = &manager->leases,
         .node_id = config->node_id,
@@ -392,7 +389,7 @@ void manager_release(struct kvf_manager *manager)
     kvf_store_close(manager->store);
     kvf_rpc_destroy(manager->rpc);
     kvf_trust_close(&manager->trust);
-    kvf_transport_close(manager->transport);
+    kvf_network_close(&manager->network);
     kvf_worker_destroy(manager->worker);
     kvf_pool_destroy(manager->pool, false);
     if (is_our_socket)
@@ -401,14 +398,20 @@ void manager_release(struct kvf_manager *manager)
     free(manager);
 }
 
+/* Of the last one, tcp where there is a choice; kvf_network_log says the others. */
+static int data_port(const struct kvf_manager *manager)
+{
+    const struct kvf_transports *all = &manager->network.transports;
+    return manager->config->data_listen != NULL ? kvf_transport_port(all->list[all->count - 1]) : 0;
+}
+
 /* All that a start has to say. One that fails says only why, in main.c: nobody is to search for that line. */
 static void log_ready(const struct kvf_manager *manager)
 {
     const struct kvf_config *config = manager->config;
     kvf_config_log(config);
     kvf_trust_log(&manager->trust);
-    if (config->nics.count > 0 && strcmp(kvf_transport_name(manager->transport), "tcp") == 0)
-        kvf_log_warning("manager", "--nics chooses nothing: with tcp the kernel routes");
+    kvf_network_log(&manager->network, config, manager->trust.acl);
     if (manager->store != NULL)
         kvf_log_info("manager", "SSD: %s", kvf_store_io_text(manager->store));
     char listen[KVF_ADDRESS_TEXT_BYTES] = "none";
@@ -420,8 +423,7 @@ static void log_ready(const struct kvf_manager *manager)
     kvf_log_info("manager",
                  "READY: node %s, boot epoch %llu, listen %s, data port %d, http port %d",
                  config->node_id, (unsigned long long)manager->boot_epoch, listen,
-                 config->data_listen != NULL ? kvf_transport_port(manager->transport) : 0,
-                 kvf_view_port(manager->view));
+                 data_port(manager), kvf_view_port(manager->view));
 }
 
 struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf_loop *loop,

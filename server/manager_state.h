@@ -11,6 +11,7 @@
 #include "server/get.h"
 #include "server/lease.h"
 #include "server/manager.h"
+#include "server/network.h"
 #include "server/peers.h"
 #include "server/put.h"
 #include "server/sources.h"
@@ -37,7 +38,7 @@ struct kvf_manager {
     const struct kvf_arena **arenas;
     struct kvf_store *store; /* NULL: no SSD tier */
     struct kvf_worker *worker;
-    struct kvf_transport *transport;
+    struct kvf_network network;
     struct kvf_rpc *rpc;
     struct kvf_index *index;
     struct kvf_awaited awaited; /* open while recovery runs */

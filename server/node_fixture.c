@@ -149,13 +149,14 @@ static void start_index(struct node *node, const struct kvf_acl *acl)
 
 static void start_queries(struct node *node, uint64_t bytes)
 {
-    struct kvf_sources_options sources = {.source = {.loop = node_loop,
-                                                     .rpc = node_rpc,
-                                                     .transport = node->transport,
-                                                     .node_id = "node",
-                                                     .boot_epoch = 7,
-                                                     .process_instance = (uintptr_t)node,
-                                                     .stats = &node->pull_stats}};
+    struct kvf_sources_options sources = {
+        .source = {.loop = node_loop,
+                   .rpc = node_rpc,
+                   .transports = kvf_transports_only(node->transport),
+                   .node_id = "node",
+                   .boot_epoch = 7,
+                   .process_instance = (uintptr_t)node,
+                   .stats = &node->pull_stats}};
     assert_true(kvf_is_ok(kvf_sources_create(&sources, &node->sources)));
     node->gets = (struct gets){.loop = node_loop,
                                .index = node->index,
@@ -188,7 +189,7 @@ static void start_queries(struct node *node, uint64_t bytes)
 static void start_serving(struct node *node, uint64_t bytes, const struct node_options *how)
 {
     struct kvf_peers_options options = {.loop = node_loop,
-                                        .transport = node->transport,
+                                        .transports = kvf_transports_only(node->transport),
                                         .index = node->index,
                                         .leases = &node->leases,
                                         .node_id = "node",

@@ -59,6 +59,34 @@ out:
     free(grants.blocks);
 }
 
+void peer_tokens(struct kvf_lane *lane, void *user, struct kvf_lane_read *read,
+                 const struct kvf_lane_token *tokens, size_t count)
+{
+    enum { AT_ONCE = 64 };
+    Kvferry__Token messages[AT_ONCE], *pointers[AT_ONCE];
+    (void)lane;
+    while (count > 0) {
+        size_t now = count < AT_ONCE ? count : AT_ONCE;
+        Kvferry__Tokens message = KVFERRY__TOKENS__INIT;
+        Kvferry__SessionDown down = KVFERRY__SESSION_DOWN__INIT;
+        for (size_t i = 0; i < now; i++) {
+            pointers[i] = &messages[i];
+            kvferry__token__init(&messages[i]);
+            messages[i].block = tokens[i].block;
+            messages[i].token.len = tokens[i].length;
+            messages[i].token.data = (uint8_t *)(uintptr_t)tokens[i].bytes;
+        }
+        message.id = read->id;
+        message.n_tokens = now;
+        message.tokens = pointers;
+        down.message_case = KVFERRY__SESSION_DOWN__MESSAGE_TOKENS;
+        down.tokens = &message;
+        peer_send(user, &down);
+        tokens += now;
+        count -= now;
+    }
+}
+
 static void read_refused(struct kvf_lease *lease, const struct kvf_refusal *refusal)
 {
     peer_send_refused(lease->user, lease->id, refusal);
@@ -171,12 +199,19 @@ static bool namespace_is_tenants(const char *ns, const char *tenant)
            memcmp(ns, tenant, strlen(tenant)) == 0;
 }
 
+uint32_t peer_max_blocks(const struct session *session)
+{
+    uint32_t most = session->peers->options.max_blocks_per_read;
+    uint32_t lane_blocks = kvf_transport_traits(session->transport)->lane_blocks;
+    return lane_blocks > 0 && lane_blocks < most ? lane_blocks : most;
+}
+
 /* NULL, or what is wrong with the Read. */
 static const char *judge_read(const struct session *session, const Kvferry__Read *read)
 {
     if (read->id <= session->last_id)
         return "Read ids must rise";
-    if (read->n_blocks < 1 || read->n_blocks > session->peers->options.max_blocks_per_read)
+    if (read->n_blocks < 1 || read->n_blocks > peer_max_blocks(session))
         return "a Read names 1 to max_blocks_per_read blocks";
     if (!namespace_is_tenants(read->namespace_, session->tenant))
         return "the namespace is not of the session's tenant";
@@ -198,7 +233,7 @@ static void fill_lease(struct session *session, struct kvf_lease *lease, const K
     lease->deadline_ns = kvf_clock_now_ns() + deadline_us * KVF_NS_PER_US;
     lease->stop_at_first_miss = read->stop_at_first_miss;
     strcpy(lease->ns, read->namespace_);
-    lease->lane = session->lane;
+    lease->lane = &session->shared;
     lease->speculative = session->speculative;
     lease->events = &lease_events;
     lease->freed = lease_freed;

@@ -36,9 +36,11 @@ struct session {
     struct kvf_peers *peers;
     enum session_state state;
     struct identity *identity;
-    struct kvf_party *party;   /* for admission; NULL before Hello */
-    struct kvf_rpc_call *call; /* NULL once closed */
-    struct kvf_lane *lane;     /* NULL before Hello and once closed */
+    struct kvf_party *party;         /* for admission; NULL before Hello */
+    struct kvf_rpc_call *call;       /* NULL once closed */
+    struct kvf_lane *lane;           /* NULL before Hello and once closed */
+    struct kvf_transport *transport; /* of the lane; NULL before Hello */
+    struct kvf_lease_lane shared;    /* the lane as its leases see it */
     struct kvf_timer timer;
     struct kvf_list leases;
     uint32_t lease_count;
@@ -80,6 +82,11 @@ void peer_settle(struct session *session);
 
 /* ---- peer_reads.c ---- */
 
+/* Events of the lane: blocks that can be read now. */
+void peer_tokens(struct kvf_lane *lane, void *user, struct kvf_lane_read *read,
+                 const struct kvf_lane_token *tokens, size_t count);
+/* The most blocks that one Read of this session may name. */
+uint32_t peer_max_blocks(const struct session *session);
 void peer_send_refused(struct session *session, uint64_t id, const struct kvf_refusal *refusal);
 void peer_take_read(struct session *session, const Kvferry__Read *read);
 void peer_take_release(struct session *session, const Kvferry__Release *release);

@@ -106,10 +106,11 @@ void peer_end(struct session *session, enum kvf_code code, const char *text)
     kvf_timer_stop(session->peers->options.loop, &session->timer);
     bool working = session->working;
     session->working = true;
+    session->shared.lane = NULL;
+    if (session->lane != NULL)
+        kvf_lane_close(session->lane); /* before its leases go: the consumer may be reading */
     kvf_list_for_each_safe (node, &session->leases)
         kvf_lease_release(kvf_container(node, struct kvf_lease, node));
-    if (session->lane != NULL)
-        kvf_lane_close(session->lane);
     if (session->call != NULL)
         kvf_rpc_call_finish(session->call, kvf_fail(KVF_MODULE_SERVER, code, 0), text);
     session->working = working;
@@ -170,7 +171,8 @@ static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status sta
              "the lane ended");
 }
 
-static const struct kvf_lane_events lane_events = {.opened = lane_opened, .closed = lane_closed};
+static const struct kvf_lane_events lane_events = {
+    .opened = lane_opened, .tokens = peer_tokens, .closed = lane_closed};
 
 /* ---- messages from the consumer ---- */
 
@@ -206,11 +208,11 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     Kvferry__SessionDown down = KVFERRY__SESSION_DOWN__INIT;
     Kvferry__Welcome welcome = KVFERRY__WELCOME__INIT;
     char own_port[16];
-    (void)snprintf(own_port, sizeof(own_port), ":%d", kvf_transport_port(options->transport));
+    (void)snprintf(own_port, sizeof(own_port), ":%d", kvf_transport_port(session->transport));
     welcome.version = KVF_PEER_VERSION;
     welcome.node_id = (char *)(uintptr_t)options->node_id;
     welcome.boot_epoch = options->boot_epoch;
-    welcome.transport = (char *)(uintptr_t)kvf_transport_name(options->transport);
+    welcome.transport = (char *)(uintptr_t)kvf_transport_name(session->transport);
     welcome.data_address =
         options->data_advertise != NULL ? (char *)(uintptr_t)options->data_advertise : own_port;
     welcome.connect_nonce =
@@ -218,7 +220,7 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     welcome.accept_nonce =
         (ProtobufCBinaryData){KVF_NONCE_BYTES, (uint8_t *)(uintptr_t)nonces->accept.bytes};
     welcome.max_grant_bytes = session->max_grant_bytes = largest_grant(session);
-    welcome.max_blocks_per_read = options->max_blocks_per_read;
+    welcome.max_blocks_per_read = peer_max_blocks(session);
     welcome.max_open_reads = KVF_MAX_OPEN_READS;
     welcome.max_message_bytes = (uint32_t)KVF_RPC_MAX_MESSAGE_BYTES;
     down.message_case = KVFERRY__SESSION_DOWN__MESSAGE_WELCOME;
@@ -226,12 +228,25 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     peer_send(session, &down);
 }
 
-static bool speaks(const Kvferry__Hello *hello, const char *transport)
+/* A device that cannot keep what one peer may read from another one serves a node of one tenant. Without an ACL all
+ * tenants share one trust. */
+static bool may_carry(const struct kvf_peers *peers, const struct kvf_transport *transport)
 {
-    for (size_t i = 0; i < hello->n_transports; i++)
-        if (strcmp(hello->transports[i], transport) == 0)
-            return true;
-    return hello->n_transports == 0;
+    return !kvf_transport_traits(transport)->single_tenant ||
+           !kvf_acl_has_tenants(peers->options.acl);
+}
+
+/* The first that the consumer names and we can use. NULL: none. */
+static struct kvf_transport *choose_transport(const struct kvf_peers *peers,
+                                              const Kvferry__Hello *hello)
+{
+    const struct kvf_transports *ours = &peers->options.transports;
+    for (size_t i = 0; i < hello->n_transports; i++) {
+        struct kvf_transport *found = kvf_transports_find(ours, hello->transports[i]);
+        if (found != NULL && may_carry(peers, found))
+            return found;
+    }
+    return NULL;
 }
 
 /* Who has no identity (no TLS) counts as its process, or all of them would share one budget. */
@@ -261,7 +276,8 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
         peer_protocol_error(session, "Hello names no valid tenant or NIC");
         return;
     }
-    if (!speaks(hello, kvf_transport_name(peers->options.transport))) {
+    session->transport = choose_transport(peers, hello);
+    if (session->transport == NULL) {
         peer_end(session, KVF_UNSUPPORTED,
                  "no common transport: give both nodes the same --transport");
         return;
@@ -275,12 +291,13 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
         peer_end(session, KVF_NO_MEMORY, "out of memory");
         return;
     }
-    struct kvf_status status = kvf_lane_invite(peers->options.transport, session->timer.deadline_ns,
+    struct kvf_status status = kvf_lane_invite(session->transport, session->timer.deadline_ns,
                                                &lane_events, session, &nonces, &session->lane);
     if (!kvf_is_ok(status)) {
         peer_end(session, (enum kvf_code)status.code, "no lane can be opened now");
         return;
     }
+    kvf_lease_lane_init(&session->shared, session->lane, kvf_transport_traits(session->transport));
     peer_set_state(session, SESSION_WELCOMED);
     send_welcome(session, &nonces);
 }
@@ -440,6 +457,10 @@ void kvf_peers_rights_changed(struct kvf_peers *peers)
         if (!keeps)
             peer_end_by_force(session, KVF_CANCELLED, "rights",
                               "what this identity may do on this node has changed");
+        else if (session->transport != NULL && !may_carry(peers, session->transport))
+            peer_end_by_force(session, KVF_CANCELLED, "tenants",
+                              "this node has more than one tenant now, and its NIC cannot keep "
+                              "them apart");
         else if (session->state != SESSION_HELLO &&
                  largest_grant(session) < session->max_grant_bytes)
             peer_end(session, KVF_CANCELLED, "its tenant has a smaller share now: ask anew");

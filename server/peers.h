@@ -32,7 +32,8 @@ struct kvf_peers;
 
 struct kvf_peers_options {
     struct kvf_loop *loop;
-    struct kvf_transport *transport;
+    struct kvf_transports
+        transports; /* that lanes can come over; what the consumer prefers counts */
     struct kvf_index *index;
     struct kvf_leases *leases;
     const char *node_id; /* borrowed for life */
@@ -57,7 +58,8 @@ void kvf_peers_methods(struct kvf_peers *peers, struct kvf_rpc_method methods[KV
 /* From now on: DRAINING at Hello, Lookup and Read, a DrainNotice to everybody, queued Reads are
  * refused; a session is closed when its last lease has ended. */
 void kvf_peers_drain(struct kvf_peers *peers);
-/* The ACL says something else now: sessions that have no right to be end. */
+/* The ACL says something else now: sessions that have no right to be end, and where there is more than one tenant now
+ * those whose lane cannot keep them apart. */
 void kvf_peers_rights_changed(struct kvf_peers *peers);
 /* End every session now. */
 void kvf_peers_force(struct kvf_peers *peers);

@@ -164,6 +164,23 @@ static void add_traffic(struct json *json, cJSON *root, const struct kvf_stats *
     add_number(json, puts, "busy", counters->puts.busy);
 }
 
+static void add_lanes(struct json *json, cJSON *root, const struct kvf_stats *stats)
+{
+    cJSON *lanes = cJSON_AddArrayToObject(root, "lanes");
+    json->ok = lanes != NULL && json->ok;
+    for (size_t at = 0; lanes != NULL && at < stats->lane_count; at++) {
+        cJSON *lane = cJSON_CreateObject();
+        if (lane == NULL || !cJSON_AddItemToArray(lanes, lane)) {
+            cJSON_Delete(lane);
+            json->ok = false;
+            return;
+        }
+        add_text(json, lane, "transport", stats->lanes[at].transport);
+        add_number(json, lane, "sent_bytes", stats->lanes[at].sent_bytes);
+        add_number(json, lane, "received_bytes", stats->lanes[at].received_bytes);
+    }
+}
+
 static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
     cJSON *pool = add_object(json, root, "pool");
@@ -234,6 +251,7 @@ char *kvf_stats_json(const struct kvf_stats *stats)
     add_text(&json, root, "transport", stats->transport);
     add_number(&json, root, "read_batch_mib", stats->read_batch_mib);
     add_traffic(&json, root, stats);
+    add_lanes(&json, root, stats);
     add_memory(&json, root, stats);
     cJSON *ssd = stats->drive_count > 0 ? cJSON_AddArrayToObject(root, "ssd") : NULL;
     json.ok = (ssd != NULL || stats->drive_count == 0) && json.ok;
@@ -326,6 +344,14 @@ static void print_traffic(FILE *out, const struct kvf_stats *stats)
     counter(out, "serve_blocks_total", counters->serve.blocks, "Blocks served");
     counter(out, "serve_bytes_total", counters->serve.bytes, "Their bytes");
     counter(out, "serve_busy_total", counters->serve.busy, "Reads refused for lack of room");
+    head(out, "lane_sent_bytes_total", "counter", "Bytes of blocks that left, by transport");
+    for (size_t at = 0; at < stats->lane_count; at++)
+        labelled(out, "lane_sent_bytes_total", "transport", stats->lanes[at].transport,
+                 stats->lanes[at].sent_bytes);
+    head(out, "lane_received_bytes_total", "counter", "Bytes of blocks that came, by transport");
+    for (size_t at = 0; at < stats->lane_count; at++)
+        labelled(out, "lane_received_bytes_total", "transport", stats->lanes[at].transport,
+                 stats->lanes[at].received_bytes);
     head(out, "puts_total", "counter", "Blocks of puts by outcome");
     labelled(out, "puts_total", "outcome", "stored", counters->puts.blocks);
     labelled(out, "puts_total", "outcome", "exists", counters->puts.exists);

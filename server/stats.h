@@ -77,13 +77,23 @@ struct kvf_counters {
     struct kvf_histogram stages[KVF_STAGE_COUNT];
 };
 
+/* What went over the lanes of one transport. */
+struct kvf_lane_traffic {
+    const char *transport;
+    uint64_t sent_bytes, received_bytes;
+};
+
+#define KVF_LANE_TRAFFIC_MAX 2
+
 struct kvf_stats {
     const char *node_id;
     const char *state;     /* STARTING, READY, DRAINING, CLOSED */
     const char *degraded;  /* NULL, or why READY is not the whole truth (a drive is read-only) */
     const char *waits_for; /* NULL, or what a drain that is going on waits for */
     uint64_t boot_epoch;
-    const char *transport; /* "tcp", "verbs" or "ucx" */
+    const char *transport; /* "tcp", "verbs" or "ucx": the preferred one */
+    struct kvf_lane_traffic lanes[KVF_LANE_TRAFFIC_MAX]; /* lane_count of them */
+    size_t lane_count;
     uint64_t read_batch_mib;
     struct kvf_counters counters;
     struct {

@@ -11,7 +11,11 @@
 
 static struct kvf_stats empty(void)
 {
-    return (struct kvf_stats){.node_id = "n1", .state = "READY", .transport = "tcp"};
+    return (struct kvf_stats){.node_id = "n1",
+                              .state = "READY",
+                              .transport = "tcp",
+                              .lanes = {{"tcp", 31, 32}},
+                              .lane_count = 1};
 }
 
 static const struct kvf_drive_stats two_drives[2] = {
@@ -83,11 +87,13 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     stats.drives = two_drives;
     stats.drive_count = 2;
     cJSON *root = json_of(&stats);
-    keys_are(root,
-             "node_id state boot_epoch transport read_batch_mib pull serve puts pool index query "
-             "coalesced_loads ssd drain");
+    keys_are(
+        root,
+        "node_id state boot_epoch transport read_batch_mib pull serve puts lanes pool index query "
+        "coalesced_loads ssd drain");
     keys_are(at(root, "pull"), "reads blocks bytes misses");
     keys_are(at(root, "serve"), "reads blocks bytes busy");
+    keys_are(cJSON_GetArrayItem(at(root, "lanes"), 0), "transport sent_bytes received_bytes");
     keys_are(at(root, "puts"), "blocks exists busy");
     keys_are(at(root, "pool"), "bytes dirty pull serve clean");
     keys_are(at(root, "index"), "blocks bytes");

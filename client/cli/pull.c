@@ -73,7 +73,7 @@ static struct kvf_status open_source(struct puller *puller)
         return kvf_fail(KVF_MODULE_CLIENT, KVF_IO, 0);
     struct kvf_source_options options = {.loop = puller->loop,
                                          .rpc = puller->rpc,
-                                         .transport = puller->transport,
+                                         .transports = kvf_transports_only(puller->transport),
                                          .address = puller->options->source,
                                          .tenant = tenant,
                                          .tls = puller->tls,

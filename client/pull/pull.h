@@ -44,14 +44,14 @@ struct kvf_pull_refusal {
 struct kvf_source_options {
     struct kvf_loop *loop;
     struct kvf_rpc *rpc;
-    struct kvf_transport *transport;
-    const char *address;       /* HOST:PORT of the source's --listen; copied */
-    const char *tenant;        /* copied */
-    struct kvf_rpc_tls *tls;   /* NULL: plaintext; borrowed for life */
-    const char *node_id;       /* ours; borrowed for life */
-    uint64_t boot_epoch;       /* ours */
-    uint64_t process_instance; /* random per start */
-    bool speculative;          /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
+    struct kvf_transports transports; /* the preferred one first; the source chooses among them */
+    const char *address;              /* HOST:PORT of the source's --listen; copied */
+    const char *tenant;               /* copied */
+    struct kvf_rpc_tls *tls;          /* NULL: plaintext; borrowed for life */
+    const char *node_id;              /* ours; borrowed for life */
+    uint64_t boot_epoch;              /* ours */
+    uint64_t process_instance;        /* random per start */
+    bool speculative; /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
     struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
     /* May this identity (the source's one URI SAN; empty without TLS) serve this tenant? Answered at
      * once. With TLS no key is told to who may not, without it nothing that he says is believed. NULL: anyone may. */

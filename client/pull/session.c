@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define LEAVE_NS KVF_NS_PER_S
+#define AVOID_MIN_NS (60 * KVF_NS_PER_S)
+#define AVOID_MAX_NS (3600 * KVF_NS_PER_S)
 #define MAX_OPEN_READS 256 /* they are searched one by one */
 
 /* ---- states ---- */
@@ -59,7 +61,7 @@ static void gone(struct kvf_post *post)
 {
     struct session *session = kvf_container(post, struct session, gone);
     struct kvf_source *source = session->source;
-    bool was_open = session->was_open;
+    bool was_open = session->was_open, fell_back = session->fell_back;
     struct kvf_status why = session->why;
     reads_rested(source);
     while (!kvf_list_is_empty(&session->reads))
@@ -67,14 +69,14 @@ static void gone(struct kvf_post *post)
     reads_release(session);
     kvf_rpc_channel_close(session->channel);
     source->session = NULL;
-    if (!kvf_is_ok(why) && !session->answered)
+    if (!kvf_is_ok(why) && !session->answered && !fell_back)
         source_back_off(source, why);
     if (!kvf_is_ok(why) && !source->closing)
         kvf_log(was_open ? KVF_LOG_INFO : KVF_LOG_WARNING, "pull", "session with %s ended: %s%s%s",
                 source->address, kvf_code_name(why.code), session->text[0] != '\0' ? ": " : "",
                 session->text);
     free(session);
-    source_session_gone(source, was_open, why);
+    source_session_gone(source, was_open || fell_back, why);
     source_settle(source);
 }
 
@@ -120,10 +122,65 @@ void session_leave(struct session *session)
     kvf_timer_start(session->source->options.loop, &session->timer, kvf_clock_now_ns() + LEAVE_NS);
 }
 
+/* ---- which transport ---- */
+
+static bool is_avoided(const struct kvf_source *source, size_t transport)
+{
+    return source->avoid[transport].until_ns > kvf_clock_now_ns();
+}
+
+/* How we call the session's transport: its place among ours. */
+static size_t index_of(const struct session *session)
+{
+    const struct kvf_transports *ours = &session->source->options.transports;
+    size_t at = 0;
+    while (ours->list[at] != session->transport)
+        at++;
+    return at;
+}
+
+bool session_is_second_best(const struct session *session)
+{
+    if (session->state != SESSION_OPEN)
+        return false;
+    for (size_t i = index_of(session); i-- > 0;)
+        if (session->source->avoid[i].until_ns > session->hello_ns &&
+            !is_avoided(session->source, i))
+            return true;
+    return false;
+}
+
+static void avoid(struct kvf_source *source, size_t transport)
+{
+    uint64_t pause_ns = 2 * source->avoid[transport].pause_ns;
+    pause_ns = pause_ns < AVOID_MIN_NS ? AVOID_MIN_NS : pause_ns;
+    pause_ns = pause_ns > AVOID_MAX_NS ? AVOID_MAX_NS : pause_ns;
+    source->avoid[transport].pause_ns = pause_ns;
+    source->avoid[transport].until_ns = kvf_clock_now_ns() + pause_ns;
+    kvf_log_warning("pull", "no lane from %s opens over %s: for %llu s another transport is used",
+                    source->address, kvf_transport_name(source->options.transports.list[transport]),
+                    (unsigned long long)(pause_ns / KVF_NS_PER_S));
+}
+
+/* The lane does not open though the source answers: over another transport it may, if there is one. */
+static void fall_back(struct session *session)
+{
+    struct kvf_source *source = session->source;
+    if (session->state != SESSION_JOINING)
+        return;
+    size_t failed = index_of(session);
+    for (size_t i = 0; i < source->options.transports.count; i++)
+        if (i != failed && !is_avoided(source, i))
+            session->fell_back = true;
+    if (session->fell_back)
+        avoid(source, failed);
+}
+
 static void timed_out(struct kvf_timer *timer)
 {
     struct session *session = kvf_container(timer, struct session, timer);
     struct kvf_source *source = session->source;
+    fall_back(session);
     session_end(session, pull_fail(KVF_UNAVAILABLE));
     source_settle(source);
 }
@@ -140,6 +197,8 @@ static void call_closed(struct kvf_rpc_call *call, void *user, struct kvf_status
     /* The codes that tell a caller something; all others mean that there is nobody to talk to. */
     bool telling =
         status.code == KVF_BUSY || status.code == KVF_DRAINING || status.code == KVF_DENIED;
+    if (!telling)
+        fall_back(session); /* the source may know sooner than we */
     session_end(session, telling ? status : pull_fail(KVF_UNAVAILABLE));
     part_is_closed(session);
     source_settle(source);
@@ -152,12 +211,34 @@ static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status sta
     (void)lane;
     (void)status;
     session->lane = NULL;
+    fall_back(session);
     session_end(session, pull_fail(KVF_UNAVAILABLE));
     part_is_closed(session);
     source_settle(source);
 }
 
 /* ---- opening ---- */
+
+static const char *why_this_one(const struct session *session)
+{
+    size_t at = index_of(session);
+    if (at == 0)
+        return "both have it";
+    for (size_t i = 0; i < at; i++)
+        if (session->source->avoid[i].until_ns > session->hello_ns)
+            return "over a better one none opened";
+    return "the source has no better one";
+}
+
+/* Worth a line where there is a choice, and only when it changes. */
+static void tell_transport(struct session *session)
+{
+    struct kvf_source *source = session->source;
+    if (source->options.transports.count > 1 && source->last_transport != session->transport)
+        kvf_log_info("pull", "lanes from %s come over %s: %s", source->address,
+                     kvf_transport_name(session->transport), why_this_one(session));
+    source->last_transport = session->transport;
+}
 
 static void lane_opened(struct kvf_lane *lane, void *user)
 {
@@ -168,6 +249,8 @@ static void lane_opened(struct kvf_lane *lane, void *user)
     set_state(session, SESSION_OPEN);
     kvf_timer_stop(session->source->options.loop, &session->timer);
     session->was_open = true;
+    tell_transport(session);
+    session->source->avoid[index_of(session)].pause_ns = 0;
     source_is_open(session->source, session->boot_epoch);
     source_settle(session->source);
 }
@@ -199,7 +282,7 @@ static struct kvf_status check_welcome(const struct session *session,
                                        const Kvferry__Welcome *welcome)
 {
     if (welcome->version != KVF_PEER_VERSION ||
-        strcmp(welcome->transport, kvf_transport_name(session->source->options.transport)) != 0)
+        kvf_transports_find(&session->source->options.transports, welcome->transport) == NULL)
         return pull_fail(KVF_UNSUPPORTED);
     if (!source_may_serve(session->source, session->call))
         return pull_fail(KVF_DENIED);
@@ -221,8 +304,9 @@ static struct kvf_status welcomed(struct session *session, const Kvferry__Welcom
     memcpy(nonces.accept.bytes, welcome->accept_nonce.data, KVF_NONCE_BYTES);
     session->boot_epoch = welcome->boot_epoch;
     set_limits(session, welcome);
-    KVF_TRY(kvf_lane_connect(source->options.transport, address, &nonces,
-                             session->timer.deadline_ns, &lane_events, session, &session->lane));
+    session->transport = kvf_transports_find(&source->options.transports, welcome->transport);
+    KVF_TRY(kvf_lane_connect(session->transport, address, &nonces, session->timer.deadline_ns,
+                             &lane_events, session, &session->lane));
     set_state(session, SESSION_JOINING);
     return kvf_ok();
 }
@@ -230,7 +314,8 @@ static struct kvf_status welcomed(struct session *session, const Kvferry__Welcom
 static void send_hello(struct session *session)
 {
     struct kvf_source *source = session->source;
-    char *transport = (char *)(uintptr_t)kvf_transport_name(source->options.transport);
+    char *transports[KVF_TRANSPORTS_MAX];
+    session->hello_ns = kvf_clock_now_ns();
     Kvferry__Hello hello = KVFERRY__HELLO__INIT;
     Kvferry__SessionUp up = KVFERRY__SESSION_UP__INIT;
     hello.version = KVF_PEER_VERSION;
@@ -240,8 +325,11 @@ static void send_hello(struct session *session)
     hello.node_id = (char *)(uintptr_t)source->options.node_id;
     hello.boot_epoch = source->options.boot_epoch;
     hello.instance = source->options.process_instance;
-    hello.n_transports = 1;
-    hello.transports = &transport;
+    for (size_t i = 0; i < source->options.transports.count; i++)
+        if (!is_avoided(source, i))
+            transports[hello.n_transports++] =
+                (char *)(uintptr_t)kvf_transport_name(source->options.transports.list[i]);
+    hello.transports = transports;
     up.message_case = KVFERRY__SESSION_UP__MESSAGE_HELLO;
     up.hello = &hello;
     session_send(session, &up);

@@ -29,12 +29,15 @@ struct session {
     struct kvf_status why; /* of LEAVING and ENDING */
     char text[256];        /* what the call said of its end, for the log */
     struct kvf_rpc_channel *channel;
-    struct kvf_rpc_call *call; /* NULL: closed */
-    struct kvf_lane *lane;     /* NULL: none yet, or closed */
-    struct kvf_timer timer;    /* bounds CALLING + JOINING, and LEAVING */
+    struct kvf_rpc_call *call;       /* NULL: closed */
+    struct kvf_lane *lane;           /* NULL: none yet, or closed */
+    struct kvf_transport *transport; /* of the lane; NULL before Welcome */
+    uint64_t hello_ns;               /* what was avoided then was not offered */
+    struct kvf_timer timer;          /* bounds CALLING + JOINING, and LEAVING */
     struct kvf_post gone;
     bool was_open;
-    bool answered; /* a Read got its Grants or was refused */
+    bool fell_back; /* its lane did not open, and there is another transport to try */
+    bool answered;  /* a Read got its Grants or was refused */
     bool draining;
 
     /* From Welcome. */
@@ -62,6 +65,8 @@ void session_end(struct session *session, struct kvf_status why);
 void session_leave(struct session *session);
 /* The source drains: Reads go on, what is pending there will not come. */
 void session_drain(struct session *session);
+/* A transport that was avoided when it opened, and is better, may be tried again. */
+bool session_is_second_best(const struct session *session);
 /* Ask for as much as the bounds allow. */
 void session_pump(struct session *session);
 

@@ -122,7 +122,7 @@ static void begin(void)
 {
     struct kvf_source_options options = {.loop = loop,
                                          .rpc = rpc,
-                                         .transport = transport,
+                                         .transports = kvf_transports_only(transport),
                                          .address = "127.0.0.1:1",
                                          .tenant = "t",
                                          .node_id = "fuzz",

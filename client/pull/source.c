@@ -39,6 +39,12 @@ static void reconnect(struct kvf_source *source)
         end_all_waiting(source, may);
 }
 
+/* Somebody waits, and the lane could be a better one. */
+static bool wants_a_better_one(const struct kvf_source *source)
+{
+    return !kvf_list_is_empty(&source->ready) && session_is_second_best(source->session);
+}
+
 static void work(struct kvf_source *source)
 {
     struct session *session = source->session;
@@ -46,7 +52,8 @@ static void work(struct kvf_source *source)
         session_drain(session);
         end_all_waiting(source, pull_fail(KVF_DRAINING));
     }
-    if (session != NULL && (session->draining || source->closing) && session->open_reads == 0)
+    if (session != NULL && session->open_reads == 0 &&
+        (session->draining || source->closing || wants_a_better_one(source)))
         session_leave(session);
     if (session != NULL)
         session_pump(session);
@@ -200,13 +207,13 @@ void source_connect(struct kvf_source *source)
     end_all_waiting(source, source->backoff_why);
 }
 
-void source_session_gone(struct kvf_source *source, bool was_open, struct kvf_status why)
+void source_session_gone(struct kvf_source *source, bool again, struct kvf_status why)
 {
     if (kvf_list_is_empty(&source->ready))
         return;
     if (source->closing)
         end_all_waiting(source, pull_fail(KVF_CANCELLED));
-    else if (!was_open)
+    else if (!again)
         end_all_waiting(source, kvf_is_ok(why) ? pull_fail(KVF_UNAVAILABLE) : source->backoff_why);
     else
         source_connect(source); /* once more for what it did not finish */

@@ -19,7 +19,11 @@ struct kvf_source {
     struct session *session; /* NULL: none, and nothing of the last one is left */
     uint64_t session_count;
     uint64_t boot_epoch; /* as the last Welcome told it; 0: never met */
-    uint64_t backoff_ns; /* 0: the last attempt was fine */
+    struct {             /* by transport: no lane opened over it */
+        uint64_t until_ns, pause_ns;
+    } avoid[KVF_TRANSPORTS_MAX];
+    const struct kvf_transport *last_transport; /* over which a lane opened; NULL: none yet */
+    uint64_t backoff_ns;                        /* 0: the last attempt was fine */
     uint64_t next_attempt_ns;
     struct kvf_status backoff_why;
 
@@ -75,8 +79,8 @@ void source_drains(struct kvf_source *source);
 void source_is_open(struct kvf_source *source, uint64_t boot_epoch);
 /* Pulls wait and there is no session. Nothing is called back inside. */
 void source_connect(struct kvf_source *source);
-/* The source's session is gone with all its parts; source->session is NULL. */
-void source_session_gone(struct kvf_source *source, bool was_open, struct kvf_status why);
+/* The source's session is gone with all its parts; source->session is NULL. again: what waits is worth another one. */
+void source_session_gone(struct kvf_source *source, bool again, struct kvf_status why);
 
 /* pull.c: as kvf_pull_cancel, without telling soon. */
 void pull_take_back(struct kvf_pull *pull);

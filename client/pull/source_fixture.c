@@ -776,7 +776,7 @@ void fixture_create_source(bool speculative)
     struct kvf_source_options options = {
         .loop = fx.loop,
         .rpc = fx.rpc,
-        .transport = fx.transport,
+        .transports = kvf_transports_only(fx.transport),
         .address = fx.address,
         .tenant = TENANT,
         .node_id = "consumer",

@@ -150,7 +150,7 @@ static void open_consumer(struct bench *bench, uint32_t number)
 {
     struct kvf_source_options options = {.loop = bench->loop,
                                          .rpc = bench->rpc,
-                                         .transport = bench->transport,
+                                         .transports = kvf_transports_only(bench->transport),
                                          .address = bench_setting("SOURCE"),
                                          .tenant = "bench",
                                          .node_id = "bench-consumers",
