@@ -132,7 +132,7 @@ class Bench:
     def _prepare(self, programs, arguments):
         os.makedirs(f"{self.work}/host/bin")
         os.makedirs(f"{self.work}/sync")
-        for name in ("lib.sh", "acl.json"):
+        for name in ("lib.sh", "main_job.sh", "acl.json"):
             shutil.copy2(f"{HERE}/guest/{name}", f"{self.work}/host/")
         if self.script.path:
             shutil.copy2(self.script.path, f"{self.work}/host/script")
