@@ -15,11 +15,14 @@ struct lane {
     struct kvf_carries *carries;
     uint32_t drive;
     size_t open;              /* carries of the batch that have not ended */
+    struct kvf_post sift;     /* goes on with a segment of many blocks */
+    bool sifting;             /* it is on its way */
     struct kvf_location held; /* the segment, while any is open */
     struct carry items[BATCH];
 };
 
 struct kvf_carries {
+    struct kvf_loop *loop;
     struct kvf_index *index;
     struct kvf_store *store;
     struct kvf_kept kept[BATCH]; /* scratch of start_batch */
@@ -74,6 +77,24 @@ static void start_batch(struct lane *lane)
         start_carry(lane, &lane->items[i], &kept[i]);
 }
 
+/* A segment of small blocks has tens of thousands: the loop's other guests come in between. */
+static void sift_or_carry(struct lane *lane, bool more)
+{
+    if (more && !lane->sifting) {
+        lane->sifting = true;
+        kvf_loop_post(lane->carries->loop, &lane->sift);
+    } else if (!more && lane->open == 0) {
+        start_batch(lane);
+    }
+}
+
+static void run_sift(struct kvf_post *post)
+{
+    struct lane *lane = kvf_container(post, struct lane, sift);
+    lane->sifting = false;
+    sift_or_carry(lane, kvf_index_sift(lane->carries->index, lane->drive));
+}
+
 static bool is_cheaper(struct kvf_index_cost a, struct kvf_index_cost b)
 {
     return a.bytes != b.bytes ? a.bytes < b.bytes : a.sequence < b.sequence;
@@ -104,26 +125,25 @@ void kvf_carries_reclaim(struct kvf_carries *carries, uint32_t drive, uint32_t s
         choose(carries, drive, &segment, &sequence);
     uint64_t hot_bytes = kvf_store_segment_used_bytes(carries->store, drive, segment) / 4;
     uint64_t keep_bytes = kvf_store_carry_bytes(carries->store, drive);
-    kvf_index_reclaim(carries->index, drive, segment, sequence, hot_bytes,
-                      keep_bytes > hot_bytes ? keep_bytes : hot_bytes);
-    if (lane->open == 0)
-        start_batch(lane);
+    sift_or_carry(lane, kvf_index_reclaim(carries->index, drive, segment, sequence, hot_bytes,
+                                          keep_bytes > hot_bytes ? keep_bytes : hot_bytes));
 }
 
 uint64_t kvf_carries_open(const struct kvf_carries *carries)
 {
     uint64_t open = 0;
     for (size_t i = 0; carries != NULL && i < carries->lane_count; i++)
-        open += carries->lanes[i].open;
+        open += carries->lanes[i].open + carries->lanes[i].sifting;
     return open;
 }
 
-struct kvf_status kvf_carries_create(struct kvf_index *index, struct kvf_store *store,
-                                     struct kvf_carries **give)
+struct kvf_status kvf_carries_create(struct kvf_loop *loop, struct kvf_index *index,
+                                     struct kvf_store *store, struct kvf_carries **give)
 {
     struct kvf_carries *carries = calloc(1, sizeof(*carries));
     if (carries == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
+    carries->loop = loop;
     carries->index = index;
     carries->store = store;
     carries->lane_count = kvf_store_drive_count(store);
@@ -135,6 +155,7 @@ struct kvf_status kvf_carries_create(struct kvf_index *index, struct kvf_store *
     for (size_t i = 0; i < carries->lane_count; i++) {
         carries->lanes[i].carries = carries;
         carries->lanes[i].drive = (uint32_t)i;
+        carries->lanes[i].sift.run = run_sift;
     }
     *give = carries;
     return kvf_ok();

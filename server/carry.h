@@ -24,8 +24,9 @@
 
 struct kvf_carries;
 
-/* Borrows index and store. */
-KVF_MUST_USE struct kvf_status kvf_carries_create(struct kvf_index *index, struct kvf_store *store,
+/* Borrows loop, index and store. */
+KVF_MUST_USE struct kvf_status kvf_carries_create(struct kvf_loop *loop, struct kvf_index *index,
+                                                  struct kvf_store *store,
                                                   struct kvf_carries **give);
 /* None may be open. NULL is fine. */
 void kvf_carries_destroy(struct kvf_carries *carries);
@@ -33,7 +34,7 @@ void kvf_carries_destroy(struct kvf_carries *carries);
 /* The store wants this segment (kvf_store_options.reclaim). */
 void kvf_carries_reclaim(struct kvf_carries *carries, uint32_t drive, uint32_t segment,
                          uint64_t sequence);
-/* Blocks that are being carried now. NULL: none. */
+/* Blocks that are being carried now, and segments that are gone through. NULL: none. */
 uint64_t kvf_carries_open(const struct kvf_carries *carries);
 
 #endif

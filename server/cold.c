@@ -28,6 +28,7 @@ struct record {
     uint8_t key_length;
     uint8_t hot : 1;
     uint8_t pulled : 1;
+    uint8_t sifted : 1;
     uint8_t unused[2];
     uint8_t key[]; /* room for the class's length */
 };
@@ -74,6 +75,7 @@ static void pack(struct record *record, uint64_t hash, const struct kvf_cold_blo
     record->key_length = block->key.length;
     record->hot = block->hot;
     record->pulled = block->pulled;
+    record->sifted = block->sifted;
     memcpy(record->key, block->key.bytes, block->key.length);
 }
 
@@ -95,6 +97,7 @@ void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_bl
     block->page = record->page;
     block->hot = record->hot;
     block->pulled = record->pulled;
+    block->sifted = record->sifted;
 }
 
 /* ---- buckets ---- */
@@ -205,9 +208,13 @@ uint32_t kvf_cold_next_in_list(const struct kvf_cold *cold, uint32_t link)
     return at(cold, link)->next_in_list;
 }
 
-void kvf_cold_cool(struct kvf_cold *cold, uint32_t link)
+void kvf_cold_sift(struct kvf_cold *cold, uint32_t link)
 {
-    at(cold, link)->hot = false;
+    struct record *record = at(cold, link);
+    leave_list(cold, record);
+    enter_list(cold, link, record);
+    record->hot = false;
+    record->sifted = true;
 }
 
 void kvf_cold_move(struct kvf_cold *cold, uint32_t link, struct kvf_cold_list *list, uint32_t page)
@@ -216,6 +223,7 @@ void kvf_cold_move(struct kvf_cold *cold, uint32_t link, struct kvf_cold_list *l
     leave_list(cold, record);
     record->list = list->number;
     record->page = page;
+    record->sifted = false;
     enter_list(cold, link, record);
 }
 

@@ -40,6 +40,7 @@ struct kvf_cold_block {
     uint32_t page; /* of its segment, where its payload begins */
     bool hot;
     bool pulled;
+    bool sifted; /* see kvf_cold_sift */
 };
 
 KVF_MUST_USE struct kvf_status kvf_cold_create(struct kvf_cold **give);
@@ -61,9 +62,9 @@ uint32_t kvf_cold_find(const struct kvf_cold *cold, uint64_t hash, uint32_t spac
                        const struct kvf_key *key);
 void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_block *block);
 void kvf_cold_remove(struct kvf_cold *cold, uint32_t link);
-/* It is not hot any more. */
-void kvf_cold_cool(struct kvf_cold *cold, uint32_t link);
-/* It lies elsewhere from now on: last in this list. */
+/* It was looked at and stays: last in its list, marked, and not hot any more. */
+void kvf_cold_sift(struct kvf_cold *cold, uint32_t link);
+/* It lies elsewhere from now on: last in this list, unmarked. */
 void kvf_cold_move(struct kvf_cold *cold, uint32_t link, struct kvf_cold_list *list, uint32_t page);
 
 uint64_t kvf_cold_count(const struct kvf_cold *cold);

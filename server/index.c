@@ -302,6 +302,7 @@ static bool record_entry(struct kvf_index *index, const struct kvf_entry *entry)
         .crc32c = entry->crc32c,
         .hot = entry->hot,
         .pulled = entry->pulled,
+        .sifted = entry->sifted,
     };
     return index_add_record(index, &block, entry->node.hash, entry->location);
 }
@@ -329,6 +330,7 @@ static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64
     entry->crc32c = block.crc32c;
     entry->hot = block.hot;
     entry->pulled = block.pulled;
+    entry->sifted = block.sifted;
     entry->on_ssd = true;
     entry->location = index_location_of(&block);
     entry->stake = index_stake_of(block.list);

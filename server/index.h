@@ -55,6 +55,7 @@ struct kvf_entry {
     bool refused;             /* its last write failed */
     bool pulled;              /* came from a source: evicted before what was put here */
     bool hot;                 /* pinned by kvf_index_pin since its record was written */
+    bool sifted;              /* its segment is given back, and it stays: see kvf_index_reclaim */
     bool on_ssd;
     struct kvf_location location;
     struct kvf_load *load; /* the one that fills or checks the extent now */
@@ -77,6 +78,7 @@ struct kvf_index_options {
     struct kvf_store *store;   /* NULL: no SSD tier */
     uint64_t boot_epoch;       /* of the generations given here */
     const struct kvf_acl *acl; /* of the tenants' shares; NULL: there are none */
+    unsigned sift_blocks;      /* looked at in one kvf_index_sift; 0: about a millisecond's worth */
     /* Memory became free or evictable: whoever waits for memory may try again. */
     void (*freed)(void *context);
     void *context;
@@ -169,11 +171,13 @@ void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct k
 /* A read of this location begins, ends. A segment is given back to the store only between them. */
 void kvf_index_hold_segment(struct kvf_index *index, struct kvf_location where);
 void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where);
-/* The store wants this segment: its records are unlinked now, it is freed when no read holds it.
- * What is safe for its tenant stays until it is moved, and hot ones of others do, up to hot_bytes;
- * keep_bytes at most in all. They are not hot any more. */
-void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment, uint64_t sequence,
+/* The store wants this segment: its records are unlinked, it is freed when no read holds it. What is
+ * safe for its tenant stays until it is moved, and hot ones of others do, up to hot_bytes; keep_bytes
+ * at most in all. They are not hot any more. True: that is more than the loop may be held for; the
+ * rest is done by kvf_index_sift, until that says false, and can be found until then. */
+bool kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t segment, uint64_t sequence,
                        uint64_t hot_bytes, uint64_t keep_bytes);
+bool kvf_index_sift(struct kvf_index *index, uint32_t drive);
 /* Are there shares of the SSD? Then it matters which segment is given back. */
 bool kvf_index_shares_ssd(const struct kvf_index *index);
 /* What of a segment is safe for its tenants and would have to be moved now, and how old it is. */

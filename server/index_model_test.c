@@ -461,7 +461,9 @@ static void reclaim(uint32_t segment)
     if (pinned > UNLINKED)
         return;
     const uint64_t keep_bytes = keeps ? UINT64_MAX : 0;
-    kvf_index_reclaim(index_, 0, segment, sequences[segment]++, keep_bytes, keep_bytes);
+    bool more = kvf_index_reclaim(index_, 0, segment, sequences[segment]++, keep_bytes, keep_bytes);
+    while (more)
+        more = kvf_index_sift(index_, 0);
     for (int i = 0; i < UNLINKED; i++)
         leave(&unlinked[i], segment, false);
     for (int i = 0; i < KEYS; i++) {
@@ -516,7 +518,7 @@ static void step(void)
 static void run(unsigned seed, unsigned steps)
 {
     struct kvf_index_options options = {
-        .pool = node.pool, .store = node.store, .boot_epoch = 7, .freed = ignore};
+        .pool = node.pool, .store = node.store, .boot_epoch = 7, .sift_blocks = 2, .freed = ignore};
     assert_true(kvf_is_ok(kvf_index_create(&options, &index_)));
     memset(now, 0, sizeof(now));
     memset(unlinked, 0, sizeof(unlinked));

@@ -118,6 +118,7 @@ void index_free_stakes(struct kvf_index *index)
 static void enter_stake(struct kvf_index *index, struct kvf_stake *stake, struct kvf_entry *entry)
 {
     entry->stake = stake;
+    entry->sifted = false;
     kvf_list_push_back(&stake->entries, &entry->segment_node);
     index_stake_took(index, stake, entry->length);
 }
@@ -164,14 +165,8 @@ void index_shed(struct kvf_index *index, struct kvf_tenant *tenant)
 
 /* ---- emptying ---- */
 
-/* What may stay in a segment that is given back. */
-struct keep {
-    uint64_t hot_bytes; /* of blocks that are not safe */
-    uint64_t bytes;     /* of all */
-};
-
 static bool keeps(const struct kvf_index *index, const struct kvf_stake *stake, bool hot,
-                  uint64_t length, struct keep *what)
+                  uint64_t length, struct index_keep *what)
 {
     uint64_t bytes = kvf_round_up_page(length);
     bool safe = kvf_tenants_excess(&index->tenants, stake->tenant, KVF_SHARE_SSD) == 0;
@@ -182,35 +177,73 @@ static bool keeps(const struct kvf_index *index, const struct kvf_stake *stake, 
     return true;
 }
 
-static void empty_stake(struct kvf_index *index, struct kvf_stake *stake, struct keep *what)
+static void sift_entry(struct kvf_index *index, struct kvf_stake *stake, struct kvf_entry *entry)
 {
-    kvf_list_for_each_safe (node, &stake->entries) {
-        struct kvf_entry *entry = kvf_container(node, struct kvf_entry, segment_node);
-        if (entry->linked && keeps(index, stake, entry->hot, entry->length, what))
-            entry->hot = false;
-        else
-            leave_segment(index, entry);
+    if (!entry->linked || !keeps(index, stake, entry->hot, entry->length, &stake->segment->keep)) {
+        leave_segment(index, entry);
+        return;
     }
-    uint32_t record = stake->records.first;
-    while (record != KVF_COLD_NONE) {
+    entry->hot = false;
+    entry->sifted = true;
+    kvf_list_remove(&entry->segment_node);
+    kvf_list_push_back(&stake->entries, &entry->segment_node);
+}
+
+static void sift_record(struct kvf_index *index, struct kvf_stake *stake, uint32_t record,
+                        const struct kvf_cold_block *block)
+{
+    if (keeps(index, stake, block->hot, block->length, &stake->segment->keep))
+        kvf_cold_sift(index->cold, record);
+    else
+        index_remove_record(index, record);
+}
+
+/* Look at *left blocks at the most. What stays goes to the back, so that the first one that has been looked at ends it:
+ * between two looks blocks may go, and become entries or records, as they like. */
+static void sift_stake(struct kvf_index *index, struct kvf_stake *stake, unsigned *left)
+{
+    for (; !kvf_list_is_empty(&stake->entries) && *left > 0; --*left) {
+        struct kvf_entry *first =
+            kvf_container(stake->entries.next, struct kvf_entry, segment_node);
+        if (first->sifted)
+            break;
+        sift_entry(index, stake, first);
+    }
+    for (; stake->records.first != KVF_COLD_NONE && *left > 0; --*left) {
         struct kvf_cold_block block;
-        uint32_t next = kvf_cold_next_in_list(index->cold, record);
-        kvf_cold_get(index->cold, record, &block);
-        if (keeps(index, stake, block.hot, block.length, what))
-            kvf_cold_cool(index->cold, record);
-        else
-            index_remove_record(index, record);
-        record = next;
+        kvf_cold_get(index->cold, stake->records.first, &block);
+        if (block.sifted)
+            break;
+        sift_record(index, stake, stake->records.first, &block);
     }
 }
 
-/* What lies in the segment is there no longer, but for what is kept. */
-static void empty_segment(struct kvf_index *index, struct segment *segment, struct keep what)
+/* About a millisecond: most of it is waiting for memory. */
+#define SIFT_BLOCKS 1024u
+
+/* Some of what lies in the segment goes, and some of it stays. */
+static void sift_segment(struct kvf_index *index, struct segment *segment)
+{
+    unsigned left = index->options.sift_blocks != 0 ? index->options.sift_blocks : SIFT_BLOCKS;
+    kvf_list_for_each_safe (node, &segment->stakes) {
+        struct kvf_stake *stake = kvf_container(node, struct kvf_stake, in_segment);
+        hold(stake);
+        sift_stake(index, stake, &left);
+        unhold(index, stake);
+    }
+    segment->sifting = left == 0;
+}
+
+/* What lies in the segment is there no longer. */
+static void empty_segment(struct kvf_index *index, struct segment *segment)
 {
     kvf_list_for_each_safe (node, &segment->stakes) {
         struct kvf_stake *stake = kvf_container(node, struct kvf_stake, in_segment);
         hold(stake);
-        empty_stake(index, stake, &what);
+        kvf_list_for_each_safe (entry, &stake->entries)
+            leave_segment(index, kvf_container(entry, struct kvf_entry, segment_node));
+        while (stake->records.first != KVF_COLD_NONE)
+            index_remove_record(index, stake->records.first);
         unhold(index, stake);
     }
 }
@@ -229,7 +262,7 @@ static bool enter_filling(struct kvf_index *index, struct kvf_location where)
     if (where.sequence < segment->sequence || where.sequence <= segment->reclaimed)
         return false;
     if (where.sequence > segment->sequence)
-        empty_segment(index, segment, (struct keep){0});
+        empty_segment(index, segment);
     segment->sequence = where.sequence;
     return true;
 }
@@ -378,6 +411,7 @@ static void free_if_done(struct kvf_index *index, uint32_t drive, uint32_t numbe
         return;
     uint64_t sequence = segment->reclaimed;
     segment->reclaimed = 0;
+    segment->sifting = false;
     segment->sequence = sequence + 1; /* a record of it that is told of later is gone as well */
     kvf_store_free(index->options.store, drive, number, sequence);
 }
@@ -395,13 +429,29 @@ void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where
     free_if_done(index, where.drive, where.segment);
 }
 
-void kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t number, uint64_t sequence,
+bool kvf_index_sift(struct kvf_index *index, uint32_t drive)
+{
+    uint32_t first = index->first_segments[drive], sifting = 0;
+    for (uint32_t i = first; i < index->first_segments[drive + 1]; i++) {
+        struct segment *segment = &index->segments[i];
+        if (segment->sifting && sifting == 0) {
+            sift_segment(index, segment);
+            if (!segment->sifting)
+                free_if_done(index, drive, i - first);
+        }
+        sifting += segment->sifting;
+    }
+    return sifting > 0;
+}
+
+bool kvf_index_reclaim(struct kvf_index *index, uint32_t drive, uint32_t number, uint64_t sequence,
                        uint64_t hot_bytes, uint64_t keep_bytes)
 {
     struct segment *segment = index_segment_of(index, drive, number);
     segment->reclaimed = sequence;
-    empty_segment(index, segment, (struct keep){.hot_bytes = hot_bytes, .bytes = keep_bytes});
-    free_if_done(index, drive, number);
+    segment->sifting = true;
+    segment->keep = (struct index_keep){.hot_bytes = hot_bytes, .bytes = keep_bytes};
+    return kvf_index_sift(index, drive);
 }
 
 bool kvf_index_shares_ssd(const struct kvf_index *index)
@@ -446,7 +496,7 @@ static struct segment *first_kept(struct kvf_index *index, uint32_t drive)
     struct segment *first = NULL;
     for (uint32_t i = index->first_segments[drive]; i < index->first_segments[drive + 1]; i++) {
         struct segment *segment = &index->segments[i];
-        if (segment->reclaimed != 0 && !is_empty(segment) &&
+        if (segment->reclaimed != 0 && !segment->sifting && !is_empty(segment) &&
             (first == NULL || segment->reclaimed < first->reclaimed))
             first = segment;
     }

@@ -9,12 +9,20 @@
 #include "server/cold.h"
 #include "server/index.h"
 
+/* What may still stay in a segment that is given back. */
+struct index_keep {
+    uint64_t hot_bytes; /* of blocks that are not safe */
+    uint64_t bytes;     /* of all */
+};
+
 struct segment {
     struct kvf_list stakes; /* kvf_stake.in_segment */
     uint32_t drive, number;
     uint64_t sequence;  /* of the filling that they are of; no older one is believed */
     uint64_t reads;     /* that hold it */
     uint64_t reclaimed; /* the sequence to free when the last read ends; 0: not asked for */
+    bool sifting;       /* it is asked for, and not every block of it was looked at */
+    struct index_keep keep;
 };
 
 /* What one tenant has in one segment. It is there as long as it has a block. Those of a tenant are in the order of the

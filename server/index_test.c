@@ -576,6 +576,69 @@ static void kept__waiting_segment_becomes_empty__is_given_back(void **state)
     assert_true(look_number(1, &found));
 }
 
+static bool forget_number(uint32_t number)
+{
+    struct kvf_found found;
+    bool known = look_number(number, &found);
+    if (known)
+        kvf_index_forget(index_, &found);
+    return known;
+}
+
+enum { SMALL_BLOCKS = 5000, HOT_EVERY = 10 };
+
+static bool is_hot(uint32_t number)
+{
+    return number % HOT_EVERY == 0;
+}
+
+/* Numbers of segment 1. */
+static uint32_t small_block(uint32_t i)
+{
+    return 4 * i + 1;
+}
+
+/* The loop gets its turn in between, and whatever it does with the blocks is right. */
+static void reclaim__more_blocks_than_the_loop_may_wait_for__bit_by_bit(void **state)
+{
+    (void)state;
+    static struct kvf_kept kept[SMALL_BLOCKS];
+    struct kvf_found found;
+    for (uint32_t i = 0; i < SMALL_BLOCKS; i++) {
+        recover(small_block(i), (struct kvf_generation){2, i});
+        if (is_hot(i))
+            make_hot(small_block(i));
+    }
+    assert_true(kvf_index_reclaim(index_, 0, 1, 1, UINT64_MAX, UINT64_MAX));
+    assert_in_range(stats().blocks, SMALL_BLOCKS - 1024, SMALL_BLOCKS - 1);
+    assert_int_equal(kvf_index_kept(index_, 0, kept, SMALL_BLOCKS), 0); /* not yet */
+    unsigned forgotten = 0;
+    for (uint32_t i = 0; i < SMALL_BLOCKS; i += 4 * HOT_EVERY)
+        forgotten += forget_number(small_block(i)); /* looked at and kept, or to be looked at */
+    assert_int_equal(forgotten, SMALL_BLOCKS / (4 * HOT_EVERY));
+    uint32_t last = SMALL_BLOCKS - 1; /* is becoming hot now */
+    while (!look_number(small_block(last), &found))
+        last--;
+    struct kvf_entry *pinned = kvf_index_pin(index_, &found);
+    for (bool more = true; more;)
+        more = kvf_index_sift(index_, 0);
+    kvf_entry_unpin(index_, pinned);
+
+    unsigned expected = SMALL_BLOCKS / HOT_EVERY - forgotten + !is_hot(last);
+    assert_int_equal(stats().blocks, expected);
+    assert_int_equal(kvf_index_kept(index_, 0, kept, SMALL_BLOCKS), expected);
+    assert_int_not_equal(index_segment_of(index_, 0, 1)->reclaimed, 0);
+    for (unsigned i = 0; i < expected; i++) {
+        struct kvf_location to = {.segment = 2, .sequence = 9, .offset = (i + 1) * KVF_PAGE};
+        kvf_index_move(index_, &kept[i].record, kept[i].location, &to);
+    }
+    assert_int_equal(kvf_index_kept(index_, 0, kept, SMALL_BLOCKS), 0);
+    assert_int_equal(index_segment_of(index_, 0, 1)->reclaimed, 0); /* it is given back */
+    assert_int_equal(stats().blocks, expected);
+    assert_false(kvf_index_reclaim(index_, 0, 2, 9, UINT64_MAX, UINT64_MAX));
+    assert_int_equal(stats().blocks, 0); /* nobody asked for them since */
+}
+
 static void room__cannot_be_made__the_cache_stays(void **state)
 {
     (void)state;
@@ -595,6 +658,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(kept__waiting_segment_becomes_empty__is_given_back, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(reclaim__more_blocks_than_the_loop_may_wait_for__bit_by_bit,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(room__cannot_be_made__the_cache_stays, set_up, tear_down),
         cmocka_unit_test_setup_teardown(find__equal_keys_of_two_namespaces__are_two_blocks, set_up,
                                         tear_down),

@@ -163,7 +163,8 @@ static struct kvf_status start_index(struct kvf_manager *manager)
     };
     KVF_TRY(kvf_index_create(&index, &manager->index));
     if (manager->store != NULL)
-        KVF_TRY(kvf_carries_create(manager->index, manager->store, &manager->carries));
+        KVF_TRY(
+            kvf_carries_create(manager->loop, manager->index, manager->store, &manager->carries));
     KVF_TRY(kvf_awaited_init(&manager->awaited, manager->index));
     struct kvf_loads_options loads = {
         .index = manager->index,

@@ -135,7 +135,8 @@ static void start_index(struct node *node, const struct kvf_acl *acl)
                                       .context = node};
     assert_true(kvf_is_ok(kvf_index_create(&index, &node->index)));
     if (node->store != NULL)
-        assert_true(kvf_is_ok(kvf_carries_create(node->index, node->store, &node->carries)));
+        assert_true(
+            kvf_is_ok(kvf_carries_create(node_loop, node->index, node->store, &node->carries)));
     if (node->store != NULL)
         recover(node);
     assert_true(kvf_is_ok(kvf_awaited_init(&node->awaited, node->index)));
