@@ -124,7 +124,7 @@ void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
     batch->at = batch->appends.next;
 }
 
-void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *batch)
+void kvf_batch_start_seal(struct kvf_filling *filling, struct kvf_batch *batch)
 {
     struct kvf_place place = kvf_segment_place(filling->drive, filling->segment);
     uint64_t index_pages = kvf_round_up_page(filling->index_bytes);
@@ -136,6 +136,7 @@ void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *b
     };
     memset(filling->index + filling->index_bytes, 0, index_pages - filling->index_bytes);
     start_batch(batch, KVF_BATCH_SEAL, filling->segment);
+    filling->is_full = true;
     kvf_footer_encode(&place, &footer, batch->pages);
     add_run(batch, filling->index, footer.index_offset, index_pages);
     add_run(batch, batch->pages, filling->drive->segment_bytes - KVF_PAGE, KVF_PAGE);
@@ -148,6 +149,14 @@ void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *seg
     start_batch(batch, KVF_BATCH_FREE, segment);
     kvf_segment_header_encode(&place, false, batch->pages);
     add_run(batch, batch->pages, 0, KVF_PAGE);
+}
+
+void kvf_batch_start_void(const struct kvf_filling *filling, struct kvf_batch *batch)
+{
+    start_batch(batch, KVF_BATCH_VOID, filling->segment);
+    memset(batch->pages, 0, KVF_PAGE);
+    for (unsigned i = 0; i < filling->void_count; i++)
+        add_run(batch, batch->pages, filling->voids[i], KVF_PAGE);
 }
 
 void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *segment,
@@ -165,6 +174,8 @@ void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *se
 /* The older of two failed groups began further in front. */
 void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *batch)
 {
+    kvf_assert(filling->void_count < KVF_GROUPS_UNDER_WAY);
+    filling->voids[filling->void_count++] = batch->before_position;
     if (batch->before_position >= filling->position)
         return;
     filling->position = batch->before_position;
@@ -314,6 +325,8 @@ void kvf_filling_start(struct kvf_filling *filling, struct kvf_segment *segment)
 {
     filling->segment = segment;
     filling->is_new = true;
+    filling->is_full = false;
+    filling->void_count = 0;
     filling->position = KVF_PAGE;
     filling->record_count = 0;
     filling->index_bytes = 0;

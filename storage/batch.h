@@ -9,12 +9,13 @@
 
 #include <sys/uio.h>
 
-#define KVF_BATCH_RUNS_MAX 3
+#define KVF_BATCH_RUNS_MAX 3 /* at least KVF_GROUPS_UNDER_WAY */
 
 enum kvf_batch_kind {
     KVF_BATCH_RECORDS,
     KVF_BATCH_SEAL,
     KVF_BATCH_FREE,
+    KVF_BATCH_VOID,  /* nobody is to find the groups that failed */
     KVF_BATCH_PROBE, /* only to see whether the drive takes writes again */
 };
 
@@ -57,8 +58,11 @@ struct kvf_filling {
     struct kvf_drive *drive;
     struct kvf_segment *segment; /* NULL: none is open */
     bool is_new;                 /* its header is not written yet */
+    bool is_full;                /* its seal was begun */
     uint64_t position;           /* where the next group goes */
     uint64_t kept_bytes;         /* at the segment's end, for records that are carried over */
+    uint64_t voids[KVF_GROUPS_UNDER_WAY]; /* where groups that failed began; from position on */
+    unsigned void_count;
     uint32_t record_count;
     uint8_t *index; /* packed headers so far */
     uint64_t index_bytes;
@@ -80,16 +84,19 @@ void kvf_batch_fini(struct kvf_batch *batch);
  * The filling takes the first one. */
 void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
                            struct kvf_list *carries, struct kvf_list *queue);
-void kvf_batch_start_seal(const struct kvf_filling *filling, struct kvf_batch *batch);
+void kvf_batch_start_seal(struct kvf_filling *filling, struct kvf_batch *batch);
 void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *segment,
                           struct kvf_batch *batch);
+
+/* Zero the first page of every group that failed: what is left of it is none, and other groups may be written over it. */
+void kvf_batch_start_void(const struct kvf_filling *filling, struct kvf_batch *batch);
 
 /* A write that keeps nothing: the header of a free segment, or (NULL) no page at all, only the fdatasync. */
 void kvf_batch_start_probe(const struct kvf_drive *drive, struct kvf_segment *segment,
                            struct kvf_batch *batch);
 /* Everything of it is given out. */
 bool kvf_batch_is_out(const struct kvf_batch *batch);
-/* The failed group was never there. */
+/* The failed group was never there; where it began is noted in the filling's voids. */
 void kvf_batch_roll_back(struct kvf_filling *filling, const struct kvf_batch *batch);
 
 #define KVF_PIECE_BYTES KVF_MIB

@@ -196,6 +196,10 @@ void kvf_spool_end_batch(struct kvf_spool *spool, struct kvf_batch *batch)
     case KVF_BATCH_FREE:
         end_free(spool, batch);
         break;
+    case KVF_BATCH_VOID:
+        if (error == 0)
+            spool->filling.void_count = 0;
+        break;
     case KVF_BATCH_PROBE:
         break;
     }
@@ -365,23 +369,30 @@ static struct kvf_segment *free_segment(struct kvf_spool *spool)
     return found;
 }
 
-/* A write that is due anyway, if there is one. The open segment ends here: behind its last durable record lies what the
- * failed groups left, and no later group of this filling may follow that. */
+/* Nothing of it is durable, perhaps not even its header. */
+static void give_up_empty(struct kvf_spool *spool)
+{
+    struct kvf_filling *filling = &spool->filling;
+    if (filling->segment == NULL || filling->record_count > 0)
+        return;
+    set_segment_state(spool, filling->segment, KVF_SEGMENT_FREEING);
+    kvf_list_push_front(&spool->frees, &filling->segment->node);
+    filling->segment = NULL;
+}
+
+/* A write that is due anyway, if there is one. The open segment goes on where its last durable group ends, as if the
+ * failed ones had never been: to seal it here would cost its rest, and so an old segment's blocks before their time. */
 static void start_probe(struct kvf_spool *spool)
 {
     struct kvf_filling *filling = &spool->filling;
     spool->probing = true;
     spool->probe_at_ns = 0;
-    if (filling->segment != NULL && filling->record_count > 0) {
+    give_up_empty(spool);
+    if (filling->segment != NULL && filling->void_count > 0)
+        kvf_batch_start_void(filling, &spool->service);
+    else if (filling->segment != NULL && filling->is_full)
         kvf_batch_start_seal(filling, &spool->service);
-        return;
-    }
-    if (filling->segment != NULL) {
-        set_segment_state(spool, filling->segment, KVF_SEGMENT_FREEING);
-        kvf_list_push_front(&spool->frees, &filling->segment->node);
-        filling->segment = NULL;
-    }
-    if (!kvf_list_is_empty(&spool->frees))
+    else if (!kvf_list_is_empty(&spool->frees))
         start_free(spool);
     else
         kvf_batch_start_probe(spool->drive, free_segment(spool), &spool->service);
