@@ -151,6 +151,19 @@ void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *seg
     add_run(batch, batch->pages, 0, KVF_PAGE);
 }
 
+void kvf_batch_start_resume(const struct kvf_filling *filling, struct kvf_batch *batch)
+{
+    struct kvf_place place = kvf_segment_place(filling->drive, filling->segment);
+    uint64_t offset = filling->position - KVF_PAGE;
+    start_batch(batch, KVF_BATCH_RESUME, filling->segment);
+    kvf_mark_encode(&place, offset, batch->pages);
+    if (filling->resume == KVF_RESUME_UNSEAL) {
+        offset = place.segment_bytes - KVF_PAGE;
+        memset(batch->pages, 0, KVF_PAGE);
+    }
+    add_run(batch, batch->pages, offset, KVF_PAGE);
+}
+
 void kvf_batch_start_void(const struct kvf_filling *filling, struct kvf_batch *batch)
 {
     start_batch(batch, KVF_BATCH_VOID, filling->segment);
@@ -325,11 +338,26 @@ void kvf_filling_start(struct kvf_filling *filling, struct kvf_segment *segment)
 {
     filling->segment = segment;
     filling->is_new = true;
-    filling->is_full = false;
+    filling->is_full = filling->is_sealed = false;
+    filling->resume = KVF_RESUME_DONE;
     filling->void_count = 0;
     filling->position = KVF_PAGE;
     filling->record_count = 0;
     filling->index_bytes = 0;
+}
+
+void kvf_filling_go_on(struct kvf_filling *filling, struct kvf_rest *rest)
+{
+    kvf_filling_start(filling, rest->segment);
+    filling->is_new = false;
+    filling->is_sealed = rest->is_sealed;
+    filling->resume = KVF_RESUME_MARK;
+    filling->position = rest->position;
+    filling->record_count = rest->record_count;
+    filling->index_bytes = rest->index_bytes;
+    memcpy(filling->index, rest->index, rest->index_bytes);
+    free(rest->index);
+    *rest = (struct kvf_rest){0};
 }
 
 bool kvf_filling_takes(const struct kvf_filling *filling, const struct kvf_append *append)

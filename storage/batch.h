@@ -15,8 +15,9 @@ enum kvf_batch_kind {
     KVF_BATCH_RECORDS,
     KVF_BATCH_SEAL,
     KVF_BATCH_FREE,
-    KVF_BATCH_VOID,  /* nobody is to find the groups that failed */
-    KVF_BATCH_PROBE, /* only to see whether the drive takes writes again */
+    KVF_BATCH_RESUME, /* one step of kvf_resume */
+    KVF_BATCH_VOID,   /* nobody is to find the groups that failed */
+    KVF_BATCH_PROBE,  /* only to see whether the drive takes writes again */
 };
 
 enum kvf_batch_state {
@@ -53,14 +54,23 @@ struct kvf_batch {
     uint8_t *header_page; /* one page, for the header of a segment that is new in this batch */
 };
 
+/* What is to be written before a segment that a start has found is filled further, each durable before the next. */
+enum kvf_resume {
+    KVF_RESUME_DONE = 0,
+    KVF_RESUME_MARK,   /* that a start goes on here */
+    KVF_RESUME_UNSEAL, /* zeros over the footer: what it says is not all any more */
+};
+
 /* The open segment of a drive. */
 struct kvf_filling {
     struct kvf_drive *drive;
     struct kvf_segment *segment; /* NULL: none is open */
     bool is_new;                 /* its header is not written yet */
     bool is_full;                /* its seal was begun */
-    uint64_t position;           /* where the next group goes */
-    uint64_t kept_bytes;         /* at the segment's end, for records that are carried over */
+    bool is_sealed;              /* it was found so, and nothing was added */
+    enum kvf_resume resume;
+    uint64_t position;   /* where the next group goes */
+    uint64_t kept_bytes; /* at the segment's end, for records that are carried over */
     uint64_t voids[KVF_GROUPS_UNDER_WAY]; /* where groups that failed began; from position on */
     unsigned void_count;
     uint32_t record_count;
@@ -73,6 +83,8 @@ KVF_MUST_USE bool kvf_filling_init(struct kvf_filling *filling, struct kvf_drive
 void kvf_filling_fini(struct kvf_filling *filling);
 /* Nothing of the segment is filled yet. */
 void kvf_filling_start(struct kvf_filling *filling, struct kvf_segment *segment);
+/* It holds what it held before the start. Takes the rest. */
+void kvf_filling_go_on(struct kvf_filling *filling, struct kvf_rest *rest);
 /* Is there room for a group that begins with this one? */
 bool kvf_filling_takes(const struct kvf_filling *filling, const struct kvf_append *append);
 
@@ -87,6 +99,9 @@ void kvf_batch_start_group(struct kvf_filling *filling, struct kvf_batch *batch,
 void kvf_batch_start_seal(struct kvf_filling *filling, struct kvf_batch *batch);
 void kvf_batch_start_free(const struct kvf_drive *drive, struct kvf_segment *segment,
                           struct kvf_batch *batch);
+
+/* The next step of filling->resume. */
+void kvf_batch_start_resume(const struct kvf_filling *filling, struct kvf_batch *batch);
 
 /* Zero the first page of every group that failed: what is left of it is none, and other groups may be written over it. */
 void kvf_batch_start_void(const struct kvf_filling *filling, struct kvf_batch *batch);

@@ -35,6 +35,16 @@ struct kvf_segment {
     struct kvf_list node; /* in store->asks or drive->frees */
 };
 
+/* What a start goes on with: the newest segment, where it is not full. */
+struct kvf_rest {
+    struct kvf_segment *segment; /* NULL: none */
+    uint64_t position;           /* where its next group goes: behind a page for the mark */
+    uint32_t record_count;
+    uint8_t *index; /* the packed headers of what it holds; whoever takes the rest frees it */
+    uint64_t index_bytes;
+    bool is_sealed; /* soundly: if nothing more comes it stays as it is */
+};
+
 struct kvf_drive {
     /* set at open, then constant */
     char *path;
@@ -66,7 +76,10 @@ struct kvf_drive {
     uint32_t free_count;      /* segments FREE */
     uint32_t asked_count;     /* segments asked for and not yet FREE */
     uint32_t unread_count;    /* segments UNREAD */
-    bool wants_oldest;        /* the writer would ask for the oldest one, but it is UNREAD */
+    struct kvf_segment
+        *newest; /* UNREAD, and perhaps not full: until recovery knows, nothing else is filled */
+    struct kvf_rest rest; /* found so, for the writer to take */
+    bool wants_oldest;    /* the writer would ask for the oldest one, but it is UNREAD */
 
     struct kvf_drive_stats
         stats; /* under lock; capacity, path, read_only are filled in when asked for */

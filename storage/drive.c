@@ -405,5 +405,6 @@ void kvf_drive_close(struct kvf_drive *drive, bool undo)
         (void)close(drive->directory_fd);
     free(drive->segments);
     free(drive->path);
+    free(drive->rest.index);
     *drive = (struct kvf_drive){.directory_fd = -1};
 }

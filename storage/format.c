@@ -8,6 +8,7 @@
 #define SEGMENT_MAGIC UINT64_C(0x474553595246564b) /* "KVFRYSEG" */
 #define GROUP_MAGIC UINT64_C(0x505247595246564b)   /* "KVFRYGRP" */
 #define FOOTER_MAGIC UINT64_C(0x544f4f465246564b)  /* "KVFRFOOT" */
+#define MARK_MAGIC UINT64_C(0x4b52414d5246564b)    /* "KVFRMARK" */
 #define RECORD_MAGIC UINT32_C(0x5246564b)          /* "KVFR" */
 
 #define PAGE_CRC_AT                                                                                \
@@ -301,6 +302,22 @@ bool kvf_group_check(const uint8_t *pages, const struct kvf_group *group)
 {
     return get32(pages + PREFIX_CRC_AT) ==
            prefixed_crc(pages, KVF_GROUP_PREFIX_BYTES + group->header_bytes);
+}
+
+/* ---- marks ---- */
+
+void kvf_mark_encode(const struct kvf_place *place, uint64_t offset, uint8_t page[KVF_PAGE])
+{
+    page_start(page, MARK_MAGIC, KVF_FORMAT_VERSION);
+    place_put(page + 16, place);
+    put64(page + 48, offset);
+    page_seal(page);
+}
+
+bool kvf_mark_decode(const uint8_t page[KVF_PAGE], const struct kvf_place *place, uint64_t offset)
+{
+    return page_is_whole(page, MARK_MAGIC) && get32(page + 8) == KVF_FORMAT_VERSION &&
+           place_is(page + 16, place) && get64(page + 48) == offset;
 }
 
 /* ---- the index ---- */

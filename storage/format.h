@@ -101,6 +101,11 @@ bool kvf_group_decode(const uint8_t page[KVF_PAGE], const struct kvf_place *plac
 /* The checksum over prefix and headers; `pages` holds kvf_group_pages_bytes(). */
 bool kvf_group_check(const uint8_t *pages, const struct kvf_group *group);
 
+/* Where a start goes on with a segment that was open or sealed: one page, behind all that the segment held then. The
+ * groups right in front of it are those that a crash may have cut off. */
+void kvf_mark_encode(const struct kvf_place *place, uint64_t offset, uint8_t page[KVF_PAGE]);
+bool kvf_mark_decode(const uint8_t page[KVF_PAGE], const struct kvf_place *place, uint64_t offset);
+
 struct kvf_footer {
     uint64_t index_offset;
     uint64_t index_bytes; /* packed record headers */

@@ -31,6 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memcpy(pages, data, bytes < KVF_GROUP_PAGES_MAX_BYTES ? bytes : KVF_GROUP_PAGES_MAX_BYTES);
     (void)kvf_segment_header_decode(pages, &place, &in_use);
     (void)kvf_footer_decode(pages, &place, &footer);
+    (void)kvf_mark_decode(pages, &place, KVF_PAGE);
     if (kvf_group_decode(pages, &place, KVF_PAGE, &group) && kvf_group_check(pages, &group))
         walk_headers(pages + KVF_GROUP_PREFIX_BYTES, group.header_bytes, &place);
     free(pages);

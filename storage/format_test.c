@@ -238,6 +238,24 @@ static void group__encoded__decodes_at_its_offset_only(void **state)
     }
 }
 
+static void mark__encoded__decodes_at_its_place_only(void **state)
+{
+    (void)state;
+    uint8_t page[KVF_PAGE];
+    struct kvf_place other = place;
+    other.sequence++;
+    memset(page, 0x5a, sizeof(page));
+    kvf_mark_encode(&place, 7 * KVF_PAGE, page);
+    assert_true(kvf_mark_decode(page, &place, 7 * KVF_PAGE));
+    assert_false(kvf_mark_decode(page, &place, 8 * KVF_PAGE));
+    assert_false(kvf_mark_decode(page, &other, 7 * KVF_PAGE));
+    for (size_t i = 0; i < KVF_PAGE; i++) {
+        page[i] ^= 4;
+        assert_false(kvf_mark_decode(page, &place, 7 * KVF_PAGE));
+        page[i] ^= 4;
+    }
+}
+
 /* The decoders on noise and on damaged encodings: nothing is believed, nothing is read out of bounds (ASan). */
 static void decoders__noise__never_believed(void **state)
 {
@@ -269,6 +287,7 @@ static void decoders__noise__never_believed(void **state)
             assert_false(kvf_is_ok(kvf_marker_decode(page, KVF_PAGE, &marker)));
         assert_false(kvf_segment_header_decode(page, &here, &in_use));
         assert_false(kvf_footer_decode(page, &place, &footer));
+        assert_false(kvf_mark_decode(page, &place, 0));
         assert_false(kvf_group_decode(page, &place, 0, &group));
         if (round % 4 != 2)
             assert_int_equal(kvf_record_header_decode(page, left, &place, &head), 0);
@@ -290,6 +309,7 @@ int main(void)
         cmocka_unit_test(segment_header__decodes__only_at_home),
         cmocka_unit_test(footer__impossible_index__refused),
         cmocka_unit_test(group__encoded__decodes_at_its_offset_only),
+        cmocka_unit_test(mark__encoded__decodes_at_its_place_only),
         cmocka_unit_test(decoders__noise__never_believed),
     };
     return cmocka_run_group_tests_name("format", tests, NULL, NULL);

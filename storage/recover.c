@@ -144,6 +144,7 @@ static struct kvf_segment *next_segment(struct scanner *scanner)
         segment =
             drive->wants_oldest ? shelf->segments[shelf->oldest++] : shelf->segments[--shelf->end];
     drive->wants_oldest = false;
+    scanner->scan.is_newest = segment != NULL && segment == drive->newest;
     unlock(recovering);
     return segment;
 }
@@ -156,6 +157,19 @@ static void note_error(struct kvf_recovering *recovering, const struct kvf_segme
         (void)kvf_why_set(&recovering->result.why, kvf_ok(), "%s: segment %u cannot be %s: %s",
                           recovering->store->drives[segment->drive].path, segment->number, what,
                           strerror(error));
+}
+
+/* Recovery is through with the segment that the writer waits for. Under the lock. */
+static void let_writer_go(struct scanner *scanner)
+{
+    struct kvf_scan *scan = &scanner->scan;
+    struct kvf_drive *drive = scan->drive;
+    drive->newest = NULL;
+    if (scan->rest.segment == NULL)
+        return;
+    scan->rest.segment->state = KVF_SEGMENT_OPEN;
+    drive->rest = scan->rest;
+    scan->rest = (struct kvf_rest){0};
 }
 
 /* The owner knows all that the segment holds. */
@@ -172,6 +186,8 @@ static void end_segment(struct scanner *scanner, struct kvf_segment *segment,
     drive->stats.used_bytes += scan->used_bytes;
     drive->free_count += state == KVF_SEGMENT_FREE;
     drive->unread_count--;
+    if (segment == drive->newest)
+        let_writer_go(scanner);
     result->segments++;
     result->scanned += scan->by_groups;
     result->unreadable += state == KVF_SEGMENT_LOST;
@@ -189,6 +205,15 @@ static void end_segment(struct scanner *scanner, struct kvf_segment *segment,
 
 /* ---- the threads ---- */
 
+/* It stays UNREAD: the writer takes another one. */
+static void give_up_newest(struct scanner *scanner)
+{
+    lock(scanner->recovering);
+    scanner->scan.drive->newest = NULL;
+    unlock(scanner->recovering);
+    kvf_writer_wake(scanner->recovering->store->writer);
+}
+
 static void *run_scanner(void *context)
 {
     struct scanner *scanner = context;
@@ -200,7 +225,11 @@ static void *run_scanner(void *context)
         hand_over(scanner);
         if (state != KVF_SEGMENT_UNREAD && !atomic_load(&recovering->stop))
             end_segment(scanner, segment, state);
+        free(scanner->scan.rest.index);
+        scanner->scan.rest = (struct kvf_rest){0};
     }
+    if (atomic_load(&recovering->stop))
+        give_up_newest(scanner);
     struct kvf_loop *loop = recovering->store->loop;
     lock(recovering);
     bool last = --recovering->running == 0;
@@ -319,6 +348,7 @@ static bool fill_shelves(struct kvf_recovering *recovering)
             if (drive->segments[i].state == KVF_SEGMENT_UNREAD)
                 shelf->segments[shelf->end++] = &drive->segments[i];
         qsort(shelf->segments, shelf->end, sizeof(struct kvf_segment *), by_sequence);
+        drive->newest = shelf->end > 0 ? shelf->segments[shelf->end - 1] : NULL;
     }
     return recovering->shelves != NULL;
 }

@@ -58,6 +58,8 @@ static bool tell_sealed(struct kvf_scan *scan)
                                        &head);
         tell(scan, &head);
     }
+    scan->index_bytes = footer.index_bytes;
+    scan->end = footer.index_offset + kvf_round_up_page(footer.index_bytes);
     return true;
 }
 
@@ -143,6 +145,29 @@ static void seal(struct kvf_scan *scan)
         scan->write_error = errno;
 }
 
+/* Nothing that names this filling is whole behind `end`: the scan has looked at every page, or the index says so. What the
+ * writer puts there cannot be mistaken. An eighth of the segment is worth it. */
+static bool find_rest(struct kvf_scan *scan)
+{
+    uint64_t bytes = scan->place.segment_bytes, position = scan->end + KVF_PAGE;
+    uint64_t needed = position + kvf_round_up_page(scan->index_bytes) + KVF_PAGE;
+    if (!scan->is_newest || needed + bytes / 8 > bytes)
+        return false;
+    uint8_t *index = malloc(scan->index_bytes);
+    if (index == NULL)
+        return false;
+    memcpy(index, scan->index, scan->index_bytes);
+    scan->rest = (struct kvf_rest){
+        .segment = scan->segment,
+        .position = position,
+        .record_count = scan->record_count,
+        .index = index,
+        .index_bytes = scan->index_bytes,
+        .is_sealed = !scan->by_groups,
+    };
+    return true;
+}
+
 /* ---- all of it ---- */
 
 enum kvf_segment_state kvf_scan_header(const struct kvf_drive *drive, struct kvf_segment *segment,
@@ -169,14 +194,16 @@ enum kvf_segment_state kvf_scan_segment(struct kvf_scan *scan, struct kvf_segmen
     scan->used_bytes = 0;
     scan->record_count = 0;
     scan->write_error = 0;
+    scan->rest = (struct kvf_rest){0};
     kvf_window_aim(&scan->window, segment->fd, scan->place.segment_bytes);
     scan->by_groups = !tell_sealed(scan);
     if (scan->by_groups) {
         scan->window.error = 0; /* an index that cannot be read is as good as none */
         tell_groups(scan);
-        if (!kvf_window_is_over(&scan->window) && scan->record_count > 0)
-            seal(scan);
     }
+    bool whole = !kvf_window_is_over(&scan->window) && scan->record_count > 0;
+    if (whole && !find_rest(scan) && scan->by_groups)
+        seal(scan);
     scan->read_error = scan->window.error;
     if (atomic_load(scan->stop))
         return KVF_SEGMENT_UNREAD;

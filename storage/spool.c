@@ -52,13 +52,28 @@ static uint64_t new_sequence(struct kvf_spool *spool)
     return spool->store->boot_epoch << 32 | ++spool->fillings;
 }
 
-/* The free segment that becomes the open one; false when there is none. */
-static bool take_segment(struct kvf_spool *spool)
+/* What recovery has found to go on with. */
+static void take_rest(struct kvf_spool *spool)
+{
+    struct kvf_store *store = spool->store;
+    (void)pthread_mutex_lock(&store->lock);
+    struct kvf_rest rest = spool->drive->rest;
+    spool->drive->rest = (struct kvf_rest){0};
+    (void)pthread_mutex_unlock(&store->lock);
+    if (rest.segment != NULL)
+        kvf_filling_go_on(&spool->filling, &rest);
+}
+
+/* The free segment that becomes the open one; false when there is none, or (*later) may not be taken yet. */
+static bool take_segment(struct kvf_spool *spool, bool *later)
 {
     struct kvf_store *store = spool->store;
     struct kvf_drive *drive = spool->drive;
+    take_rest(spool);
     (void)pthread_mutex_lock(&store->lock);
-    for (uint32_t i = 0; i < drive->segment_count && spool->filling.segment == NULL; i++) {
+    *later = drive->newest != NULL || drive->rest.segment != NULL;
+    for (uint32_t i = 0; i < drive->segment_count && spool->filling.segment == NULL && !*later;
+         i++) {
         struct kvf_segment *segment = &drive->segments[i];
         if (segment->state != KVF_SEGMENT_FREE)
             continue;
@@ -178,6 +193,15 @@ static void end_free(struct kvf_spool *spool, struct kvf_batch *batch)
         kvf_list_push_front(&spool->frees, &batch->segment->node);
 }
 
+static void end_resume(struct kvf_filling *filling, int error)
+{
+    if (error != 0)
+        return;
+    if (filling->resume == KVF_RESUME_UNSEAL)
+        filling->is_sealed = false;
+    filling->resume = filling->resume == KVF_RESUME_MARK ? KVF_RESUME_UNSEAL : KVF_RESUME_DONE;
+}
+
 void kvf_spool_end_batch(struct kvf_spool *spool, struct kvf_batch *batch)
 {
     int error = batch->error;
@@ -195,6 +219,9 @@ void kvf_spool_end_batch(struct kvf_spool *spool, struct kvf_batch *batch)
         break;
     case KVF_BATCH_FREE:
         end_free(spool, batch);
+        break;
+    case KVF_BATCH_RESUME:
+        end_resume(&spool->filling, error);
         break;
     case KVF_BATCH_VOID:
         if (error == 0)
@@ -302,28 +329,57 @@ static bool group_may_start(struct kvf_spool *spool)
     return out && kvf_spool_group(spool, 0)->state == KVF_BATCH_IDLE;
 }
 
-/* Start the next thing for what is queued, if it may start now. */
-static void start_next(struct kvf_spool *spool)
+static bool is_quiet(const struct kvf_spool *spool)
+{
+    return groups_are_idle(spool) && spool->service.state == KVF_BATCH_IDLE;
+}
+
+/* The open segment is full. True: nothing of it is to be written. */
+static bool end_filling(struct kvf_spool *spool)
+{
+    struct kvf_filling *filling = &spool->filling;
+    if (!filling->is_sealed) {
+        kvf_batch_start_seal(filling, &spool->service);
+        return false;
+    }
+    set_segment_state(spool, filling->segment, KVF_SEGMENT_SEALED);
+    filling->segment = NULL;
+    return true;
+}
+
+static void start_group(struct kvf_spool *spool)
+{
+    struct kvf_filling *filling = &spool->filling;
+    if (filling->resume == KVF_RESUME_DONE) {
+        kvf_batch_start_group(filling, kvf_spool_group(spool, 0), &spool->carries, &spool->queue);
+        spool->next_group = (spool->next_group + 1) % KVF_GROUPS_UNDER_WAY;
+    } else if (spool->service.state == KVF_BATCH_IDLE) {
+        kvf_batch_start_resume(filling, &spool->service);
+    }
+}
+
+/* Start the next thing for what is queued, if it may start now. True: look once more. */
+static bool start_next(struct kvf_spool *spool)
 {
     struct kvf_filling *filling = &spool->filling;
     bool carried = !kvf_list_is_empty(&spool->carries);
+    bool later = false;
     if ((!carried && kvf_list_is_empty(&spool->queue)) || !group_may_start(spool))
-        return;
-    if (filling->segment == NULL && !take_segment(spool)) {
-        wait_for_segment(spool);
-        return;
+        return false;
+    if (filling->segment == NULL && !take_segment(spool, &later)) {
+        if (!later)
+            wait_for_segment(spool);
+        return false;
     }
     struct kvf_append *first = kvf_append_at(carried ? spool->carries.next : spool->queue.next);
-    if (filling->is_new)
+    if (filling->is_new || filling->resume != KVF_RESUME_DONE)
         ask_for_segments(spool, first);
     filling->kept_bytes = bytes_kept(spool);
     if (kvf_filling_takes(filling, first)) {
-        kvf_batch_start_group(filling, kvf_spool_group(spool, 0), &spool->carries, &spool->queue);
-        spool->next_group = (spool->next_group + 1) % KVF_GROUPS_UNDER_WAY;
-    } else if ((carried || filling->kept_bytes == 0) && groups_are_idle(spool) &&
-               spool->service.state == KVF_BATCH_IDLE) {
-        kvf_batch_start_seal(filling, &spool->service);
+        start_group(spool);
+        return false;
     }
+    return (carried || filling->kept_bytes == 0) && is_quiet(spool) && end_filling(spool);
 }
 
 /* All pieces are back: the fdatasync is next, in the order of the groups. */
@@ -392,6 +448,8 @@ static void start_probe(struct kvf_spool *spool)
         kvf_batch_start_void(filling, &spool->service);
     else if (filling->segment != NULL && filling->is_full)
         kvf_batch_start_seal(filling, &spool->service);
+    else if (filling->segment != NULL && filling->resume != KVF_RESUME_DONE)
+        kvf_batch_start_resume(filling, &spool->service);
     else if (!kvf_list_is_empty(&spool->frees))
         start_free(spool);
     else
@@ -401,7 +459,7 @@ static void start_probe(struct kvf_spool *spool)
 static void step_read_only(struct kvf_spool *spool)
 {
     uint64_t now = kvf_clock_now_ns();
-    if (!groups_are_idle(spool) || spool->service.state != KVF_BATCH_IDLE)
+    if (!is_quiet(spool))
         return;
     if (spool->probe_at_ns == 0) /* read-only since recovery */
         spool->probe_at_ns = now + spool->store->options.probe_ms * KVF_NS_PER_MS;
@@ -436,7 +494,8 @@ bool kvf_spool_step(struct kvf_spool *spool, struct kvf_spool *spools)
     }
     if (spool->service.state == KVF_BATCH_IDLE && !kvf_list_is_empty(&spool->frees))
         start_free(spool);
-    start_next(spool);
+    while (start_next(spool))
+        continue;
     return false;
 }
 
@@ -462,19 +521,22 @@ void kvf_spool_take_incoming(struct kvf_spool *spool)
 
 bool kvf_spool_is_idle(const struct kvf_spool *spool)
 {
-    return groups_are_idle(spool) && spool->service.state == KVF_BATCH_IDLE &&
-           kvf_list_is_empty(&spool->frees);
+    return is_quiet(spool) && kvf_list_is_empty(&spool->frees);
 }
 
 void kvf_spool_finish(struct kvf_spool *spool)
 {
+    struct kvf_filling *filling = &spool->filling;
     bool failed = drive_error(spool) != 0;
     while (failed && !kvf_list_is_empty(&spool->frees))
         (void)kvf_list_pop_front(&spool->frees);
-    if (!failed && kvf_spool_is_idle(spool) && kvf_list_is_empty(&spool->queue) &&
-        kvf_list_is_empty(&spool->carries) && spool->filling.segment != NULL &&
-        spool->filling.record_count > 0)
-        kvf_batch_start_seal(&spool->filling, &spool->service);
+    if (failed || !kvf_spool_is_idle(spool) || !kvf_list_is_empty(&spool->queue) ||
+        !kvf_list_is_empty(&spool->carries))
+        return;
+    if (filling->segment == NULL)
+        take_rest(spool);
+    if (filling->segment != NULL && filling->record_count > 0 && !filling->is_sealed)
+        kvf_batch_start_seal(filling, &spool->service);
 }
 
 bool kvf_spool_init(struct kvf_spool *spool, struct kvf_store *store, struct kvf_drive *drive)

@@ -169,13 +169,22 @@ static uint64_t check_group(struct check *check, const struct kvf_group *group, 
     return payload;
 }
 
-/* The next group from `offset` on; false: none follows. */
-static bool find_group(struct check *check, uint64_t offset, struct kvf_group *group)
+static bool is_mark(struct check *check, uint64_t offset)
 {
-    uint64_t end = check->place.segment_bytes - KVF_PAGE;
-    for (; offset < end && check->window.error == 0; offset += KVF_PAGE)
+    const uint8_t *page = kvf_window_look(&check->window, offset, KVF_PAGE);
+    return page != NULL && kvf_mark_decode(page, &check->place, offset);
+}
+
+/* The next group from `offset` on; false: none follows in this stretch, which ends at *end. */
+static bool find_group(struct check *check, uint64_t offset, struct kvf_group *group, uint64_t *end)
+{
+    *end = check->place.segment_bytes - KVF_PAGE;
+    for (; offset < *end && check->window.error == 0; offset += KVF_PAGE) {
         if (read_group(check, offset, group))
             return true;
+        if (is_mark(check, offset))
+            *end = offset;
+    }
     return false;
 }
 
@@ -195,31 +204,49 @@ static uint64_t group_end(const struct check *check, const struct kvf_group *gro
     return end;
 }
 
-/* How many groups there are: the last ones may be cut where no seal says that they were finished. */
-static unsigned count_groups(struct check *check)
+/* What was written between two starts. */
+struct stretch {
+    uint64_t start, end;
+    unsigned groups;
+};
+
+static struct stretch look_at_stretch(struct check *check, uint64_t start)
 {
+    struct stretch stretch = {.start = start};
     struct kvf_group group;
-    unsigned count = 0;
-    for (uint64_t offset = KVF_PAGE; find_group(check, offset, &group); count++)
+    for (uint64_t offset = start; find_group(check, offset, &group, &stretch.end); stretch.groups++)
         offset = group_end(check, &group);
-    return count;
+    return stretch;
 }
 
-static void check_groups(struct check *check, bool was_open)
+/* Its last groups may be cut, where no seal says that they were finished. */
+static void check_stretch(struct check *check, const struct stretch *stretch, bool was_open)
 {
-    unsigned count = was_open ? count_groups(check) : 0, number = 0;
-    uint64_t offset = KVF_PAGE;
+    uint64_t offset = stretch->start, end;
+    unsigned number = 0;
     struct kvf_group group;
-    while (check->window.error == 0 && find_group(check, offset, &group)) {
+    while (check->window.error == 0 && find_group(check, offset, &group, &end)) {
         number++;
-        bool may_be_cut = was_open && number + KVF_GROUPS_UNDER_WAY > count;
-        bool may_follow_one = was_open && number + KVF_GROUPS_UNDER_WAY - 1 > count;
+        bool may_be_cut = was_open && number + KVF_GROUPS_UNDER_WAY > stretch->groups;
+        bool may_follow_one = was_open && number + KVF_GROUPS_UNDER_WAY - 1 > stretch->groups;
         /* In front of it a whole group may be missing that was under way, too. */
         if (group.offset != offset && may_follow_one)
             check->result->unfinished++;
         else if (group.offset != offset)
             tell_damage(check, offset, "no group is where one must be", NULL);
         offset = check_group(check, &group, may_be_cut);
+    }
+}
+
+/* A start goes on behind a mark, whatever a crash has left in front of it. */
+static void check_groups(struct check *check, bool was_open)
+{
+    const uint64_t footer = check->place.segment_bytes - KVF_PAGE;
+    for (uint64_t offset = KVF_PAGE; offset < footer && check->window.error == 0;) {
+        struct stretch stretch = look_at_stretch(check, offset);
+        bool is_last = stretch.end == footer;
+        check_stretch(check, &stretch, was_open || !is_last);
+        offset = is_last ? footer : stretch.end + KVF_PAGE;
     }
 }
 
