@@ -1,5 +1,7 @@
 #include "server/carry.h"
 
+#include "base/log.h"
+
 #include <stdlib.h>
 
 #define BATCH 256 /* blocks */
@@ -17,6 +19,7 @@ struct lane {
     size_t open;              /* carries of the batch that have not ended */
     struct kvf_post sift;     /* goes on with a segment of many blocks */
     bool sifting;             /* it is on its way */
+    bool said;                /* the log knows that this drive is full */
     struct kvf_location held; /* the segment, while any is open */
     struct carry items[BATCH];
 };
@@ -117,10 +120,26 @@ static void choose(struct kvf_carries *carries, uint32_t drive, uint32_t *segmen
     }
 }
 
+/* Once per drive and start: from here on its oldest blocks go, which metrics count. */
+static void say_full(struct lane *lane)
+{
+    struct kvf_drive_stats drive;
+    if (lane->said)
+        return;
+    lane->said = true;
+    kvf_store_stats(lane->carries->store, lane->drive, &drive);
+    kvf_log_info("carry",
+                 "%s is full (%llu MiB of records in %llu): from now on its oldest blocks are "
+                 "evicted for new ones, see ssd_evicted_blocks_total",
+                 drive.path, (unsigned long long)(drive.used_bytes / KVF_MIB),
+                 (unsigned long long)(drive.capacity_bytes / KVF_MIB));
+}
+
 void kvf_carries_reclaim(struct kvf_carries *carries, uint32_t drive, uint32_t segment,
                          uint64_t sequence)
 {
     struct lane *lane = &carries->lanes[drive];
+    say_full(lane);
     if (kvf_index_shares_ssd(carries->index))
         choose(carries, drive, &segment, &sequence);
     uint64_t hot_bytes = kvf_store_segment_used_bytes(carries->store, drive, segment) / 4;

@@ -399,6 +399,7 @@ static struct kvf_status make_tenants(struct kvf_index *index)
         struct kvf_drive_stats drive;
         kvf_store_stats(store, d, &drive);
         tenants->all_bytes[KVF_SHARE_SSD] += drive.capacity_bytes;
+        .evicted_blocks = index->evicted_blocks,
         tenants->safe_bytes[KVF_SHARE_SSD] +=
             kvf_store_carry_bytes(store, d) * (kvf_store_segment_count(store, d) - 2);
     }

@@ -203,9 +203,10 @@ void kvf_index_move(struct kvf_index *index, const struct kvf_record *record,
                     struct kvf_location from, const struct kvf_location *to);
 
 struct kvf_index_stats {
-    uint64_t blocks;  /* that are known, and unlinked ones that are still pinned */
-    uint64_t entries; /* of them: those that do not lie only on SSD */
-    uint64_t bytes;   /* that the index itself takes */
+    uint64_t blocks;         /* that are known, and unlinked ones that are still pinned */
+    uint64_t entries;        /* of them: those that do not lie only on SSD */
+    uint64_t bytes;          /* that the index itself takes */
+    uint64_t evicted_blocks; /* from SSD, so far, for their segment was given back */
     uint64_t pinned_bytes;
     uint64_t clean_bytes; /* cached: resident, clean, unpinned */
 };

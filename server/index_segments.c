@@ -177,10 +177,22 @@ static bool keeps(const struct kvf_index *index, const struct kvf_stake *stake, 
     return true;
 }
 
+static void evict_entry(struct kvf_index *index, struct kvf_entry *entry)
+{
+    index->evicted_blocks += entry->linked;
+    leave_segment(index, entry);
+}
+
+static void evict_record(struct kvf_index *index, uint32_t record)
+{
+    index->evicted_blocks++;
+    index_remove_record(index, record);
+}
+
 static void sift_entry(struct kvf_index *index, struct kvf_stake *stake, struct kvf_entry *entry)
 {
     if (!entry->linked || !keeps(index, stake, entry->hot, entry->length, &stake->segment->keep)) {
-        leave_segment(index, entry);
+        evict_entry(index, entry);
         return;
     }
     entry->hot = false;
@@ -195,7 +207,7 @@ static void sift_record(struct kvf_index *index, struct kvf_stake *stake, uint32
     if (keeps(index, stake, block->hot, block->length, &stake->segment->keep))
         kvf_cold_sift(index->cold, record);
     else
-        index_remove_record(index, record);
+        evict_record(index, record);
 }
 
 /* Look at *left blocks at the most. What stays goes to the back, so that the first one that has been looked at ends it:
@@ -287,7 +299,7 @@ static void move_entry(struct kvf_index *index, struct kvf_entry *entry,
 {
     struct kvf_stake *stake = stake_at(index, to, entry->space->tenant);
     if (stake == NULL) {
-        leave_segment(index, entry);
+        evict_entry(index, entry);
         return;
     }
     leave_stake(index, entry);
@@ -302,7 +314,7 @@ static void move_record(struct kvf_index *index, uint32_t record, const struct k
     struct kvf_stake *from = index_stake_of(block.list);
     struct kvf_stake *stake = stake_at(index, to, from->tenant);
     if (stake == NULL) {
-        index_remove_record(index, record);
+        evict_record(index, record);
         return;
     }
     kvf_cold_move(index->cold, record, &stake->records, (uint32_t)(to->offset / KVF_PAGE));

@@ -53,6 +53,7 @@ struct kvf_index {
     uint32_t drive_count;
     struct kvf_table stakes; /* by segment and tenant */
     uint64_t entry_count;    /* unlinked ones too */
+    uint64_t evicted_blocks; /* from SSD */
     uint64_t pinned_bytes;
     uint64_t clean_bytes;
 };

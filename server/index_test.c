@@ -626,6 +626,7 @@ static void reclaim__more_blocks_than_the_loop_may_wait_for__bit_by_bit(void **s
 
     unsigned expected = SMALL_BLOCKS / HOT_EVERY - forgotten + !is_hot(last);
     assert_int_equal(stats().blocks, expected);
+    assert_int_equal(stats().evicted_blocks, SMALL_BLOCKS - forgotten - expected);
     assert_int_equal(kvf_index_kept(index_, 0, kept, SMALL_BLOCKS), expected);
     assert_int_not_equal(index_segment_of(index_, 0, 1)->reclaimed, 0);
     for (unsigned i = 0; i < expected; i++) {
@@ -637,6 +638,7 @@ static void reclaim__more_blocks_than_the_loop_may_wait_for__bit_by_bit(void **s
     assert_int_equal(stats().blocks, expected);
     assert_false(kvf_index_reclaim(index_, 0, 2, 9, UINT64_MAX, UINT64_MAX));
     assert_int_equal(stats().blocks, 0); /* nobody asked for them since */
+    assert_int_equal(stats().evicted_blocks, SMALL_BLOCKS - forgotten);
 }
 
 static void room__cannot_be_made__the_cache_stays(void **state)

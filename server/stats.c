@@ -193,6 +193,7 @@ static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *s
     add_number(json, index, "blocks", stats->index.blocks);
     add_number(json, index, "bytes", stats->index.bytes);
     cJSON *query = add_object(json, root, "query");
+    add_number(json, index, "ssd_evicted_blocks", stats->index.evicted_blocks);
     add_number(json, query, "bytes", stats->query.bytes);
     add_number(json, query, "peak_bytes", stats->query.peak_bytes);
     add_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
@@ -425,6 +426,8 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
     head(out, "ssd_device_bytes_total", "counter", "Bytes that the drives moved for them");
     labelled(out, "ssd_device_bytes_total", "op", "read", sum.read_device_bytes);
     labelled(out, "ssd_device_bytes_total", "op", "write", sum.write_device_bytes);
+    counter(out, "ssd_evicted_blocks_total", stats->index.evicted_blocks,
+            "Blocks that left the SSD, for their segment was given back");
     counter(out, "ssd_write_syncs_total", sum.write_syncs, "Times that writes were made durable");
     counter(out, "ssd_carried_blocks_total", sum.carried_blocks,
             "Blocks written again before their segment was reused: asked for, or within a share");

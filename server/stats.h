@@ -103,7 +103,8 @@ struct kvf_stats {
         uint64_t bytes, dirty, pull, serve, clean;
     } pool; /* bytes: the whole; the classes: charged now; clean: cached and unpinned now */
     struct {
-        uint64_t blocks, bytes; /* blocks known; what the index takes for them, beside the pool */
+        uint64_t blocks, bytes;  /* blocks known; what the index takes for them, beside the pool */
+        uint64_t evicted_blocks; /* from SSD, for their segment was given back */
     } index;
     struct {
         uint64_t bytes, peak_bytes, peak_instance_bytes, peak_identity_bytes;

@@ -96,7 +96,7 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     keys_are(cJSON_GetArrayItem(at(root, "lanes"), 0), "transport sent_bytes received_bytes");
     keys_are(at(root, "puts"), "blocks exists busy");
     keys_are(at(root, "pool"), "bytes dirty pull serve clean");
-    keys_are(at(root, "index"), "blocks bytes");
+    keys_are(at(root, "index"), "blocks bytes ssd_evicted_blocks");
     keys_are(at(root, "query"), "bytes peak_bytes peak_instance_bytes peak_identity_bytes waited");
     keys_are(at(root, "drain"), "query_bytes leases pinned_bytes ssd_reads ssd_writes dirty_bytes "
                                 "quarantine_bytes");
@@ -154,6 +154,7 @@ static void json__each_number__comes_from_its_field(void **state)
     stats.index.blocks = 14;
     stats.index.bytes = 15;
     stats.degraded = "a drive is read-only";
+    stats.index.evicted_blocks = 16;
     cJSON *root = json_of(&stats);
     assert_string_equal(at(root, "node_id")->valuestring, "n1");
     assert_string_equal(at(root, "state")->valuestring, "READY");
@@ -176,6 +177,7 @@ static void json__each_number__comes_from_its_field(void **state)
     assert_int_equal(at(at(root, "index"), "blocks")->valueint, 14);
     assert_int_equal(at(at(root, "index"), "bytes")->valueint, 15);
     cJSON_Delete(root);
+    assert_int_equal(at(at(root, "index"), "ssd_evicted_blocks")->valueint, 16);
 }
 
 static struct kvf_tenants tenants;
@@ -305,6 +307,7 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_ssd_read_sets_total 0",
         "kvferry_ssd_read_sqes_total 0",
         "kvferry_ssd_registrations_total 0",
+        "kvferry_ssd_evicted_blocks_total 0",
         "kvferry_ssd_write_syncs_total 0",
         "kvferry_ssd_carried_blocks_total 0",
         "kvferry_ssd_carried_bytes_total 0",

@@ -88,6 +88,7 @@ def metrics_are_valid_text_and_equal_stat(case):
                 'ssd_device_bytes_total{op="read"}': drive["read_device_bytes"],
                 'ssd_device_bytes_total{op="write"}': drive["write_device_bytes"],
                 "ssd_registrations_total": drive["registrations"],
+                "ssd_evicted_blocks_total": stat["index"]["ssd_evicted_blocks"],
                 "ssd_write_syncs_total": drive["write_syncs"], "ssd_carried_blocks_total": drive["carried_blocks"],
                 "ssd_carried_bytes_total": drive["carried_bytes"], "ssd_carries_failed_total": drive["carries_failed"],
             })
@@ -109,7 +110,7 @@ def stat_has_every_name(case):
     wanted = {
         "pull": ["reads", "blocks", "bytes", "misses"], "serve": ["reads", "blocks", "bytes", "busy"],
         "puts": ["blocks", "exists", "busy"], "pool": ["bytes", "dirty", "pull", "serve", "clean"],
-        "index": ["blocks", "bytes"],
+        "index": ["blocks", "bytes", "ssd_evicted_blocks"],
         "query": ["bytes", "peak_bytes", "peak_instance_bytes", "peak_identity_bytes", "waited"], "drain": GAUGES,
     }
     for name in ("node_id", "state", "boot_epoch", "transport", "read_batch_mib", "coalesced_loads"):
