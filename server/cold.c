@@ -29,6 +29,7 @@ struct record {
     uint8_t hot : 1;
     uint8_t pulled : 1;
     uint8_t sifted : 1;
+    uint8_t failures : 2;
     uint8_t unused[2];
     uint8_t key[]; /* room for the class's length */
 };
@@ -76,6 +77,7 @@ static void pack(struct record *record, uint64_t hash, const struct kvf_cold_blo
     record->hot = block->hot;
     record->pulled = block->pulled;
     record->sifted = block->sifted;
+    record->failures = block->failures & 3u;
     memcpy(record->key, block->key.bytes, block->key.length);
 }
 
@@ -98,6 +100,7 @@ void kvf_cold_get(const struct kvf_cold *cold, uint32_t link, struct kvf_cold_bl
     block->hot = record->hot;
     block->pulled = record->pulled;
     block->sifted = record->sifted;
+    block->failures = record->failures;
 }
 
 /* ---- buckets ---- */

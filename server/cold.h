@@ -40,7 +40,8 @@ struct kvf_cold_block {
     uint32_t page; /* of its segment, where its payload begins */
     bool hot;
     bool pulled;
-    bool sifted; /* see kvf_cold_sift */
+    bool sifted;      /* see kvf_cold_sift */
+    uint8_t failures; /* reads of it that failed in a row: 0 to 3 */
 };
 
 KVF_MUST_USE struct kvf_status kvf_cold_create(struct kvf_cold **give);

@@ -72,7 +72,7 @@ static void recovery_told(struct kvf_await *await)
 static void plan_unknown(struct get *get, struct get_item *item)
 {
     struct kvf_awaited *awaited = get->gets->awaited;
-    if (!kvf_awaited_is_open(awaited)) {
+    if (item->not_read || !kvf_awaited_is_open(awaited)) {
         miss(item, item->code == KVF_OK ? KVF_NOT_FOUND : item->code);
     } else if (get->lookup_only) {
         miss(item, KVF_PENDING);
@@ -86,10 +86,17 @@ static void plan_unknown(struct get *get, struct get_item *item)
     }
 }
 
+/* What the index knows of it, but for what this Get could not read a moment ago. */
+static bool find_usable(const struct get *get, const struct get_item *item, struct kvf_found *found)
+{
+    return kvf_index_find(get->gets->index, get->ns, &item->key, found) &&
+           !(item->not_read && found->on_ssd && !found->resident);
+}
+
 static void plan_item(struct get *get, struct get_item *item)
 {
     struct kvf_found found;
-    bool here = kvf_index_find(get->gets->index, get->ns, &item->key, &found);
+    bool here = find_usable(get, item, &found);
     if (here && found.state == KVF_ENTRY_PULLING && get->lookup_only)
         here = false; /* not yet, and perhaps never */
     if (here && found.state == KVF_ENTRY_PENDING && !get->lookup_only) {
@@ -150,7 +157,7 @@ static void plan(struct get *get)
 static void pin_what_is_here(struct get *get, struct get_item *item)
 {
     struct kvf_found found;
-    if (!kvf_index_find(get->gets->index, get->ns, &item->key, &found))
+    if (!find_usable(get, item, &found))
         return;
     if (found.state == KVF_ENTRY_PENDING || found.length != item->length) {
         miss(item, KVF_NOT_FOUND); /* it was put again meanwhile, as something else */
@@ -380,6 +387,7 @@ static void waiter_ended(struct kvf_load_waiter *waiter, struct kvf_status statu
     if (item->state != GET_LOADING)
         return; /* the deadline was faster: it is a miss already */
     item->code = (enum kvf_code)status.code;
+    item->not_read |= status.code == KVF_IO && item->entry->state == KVF_ENTRY_READY;
     if (!kvf_is_ok(status))
         return; /* what next is decided when the load has let go */
     get_item_set_state(item, GET_HELD);

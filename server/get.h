@@ -71,6 +71,7 @@ struct get_item {
     uint64_t charge; /* bytes of the reservation that it holds */
     bool starts;     /* it gave the entry its extent and starts its load */
     bool loading;    /* its load is not gone yet */
+    bool not_read;   /* the drive failed: only what is in DRAM, or a source, is tried now */
     bool pending;    /* ASKING: the source said PENDING; to be asked again after a pause */
     bool awaits;     /* PENDING: for recovery */
     struct kvf_entry_watch watch;

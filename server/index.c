@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#define FAILURES_MAX 3 /* reads of a record in a row: then it is given up */
+
 /* ---- looking ---- */
 
 uint64_t index_block_hash(const struct kvf_index *index, const struct kvf_space *space,
@@ -159,7 +161,8 @@ struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const s
                                 uint64_t length, enum kvf_entry_state state)
 {
     struct kvf_found before;
-    if (kvf_index_find(index, ns, key, &before))
+    bool stays = state == KVF_ENTRY_PULLING;
+    if (kvf_index_find(index, ns, key, &before) && !(stays && before.entry == NULL))
         kvf_index_forget(index, &before);
     struct kvf_space *space = kvf_spaces_enter(&index->spaces, ns);
     if (space == NULL)
@@ -303,6 +306,7 @@ static bool record_entry(struct kvf_index *index, const struct kvf_entry *entry)
         .hot = entry->hot,
         .pulled = entry->pulled,
         .sifted = entry->sifted,
+        .failures = entry->failures,
     };
     return index_add_record(index, &block, entry->node.hash, entry->location);
 }
@@ -314,6 +318,19 @@ void index_fold(struct kvf_index *index, struct kvf_entry *entry)
     if (entry->linked && entry->on_ssd && record_entry(index, entry))
         entry->space->blocks++;
     kvf_index_unlink(index, entry);
+}
+
+bool kvf_entry_not_read(struct kvf_index *index, struct kvf_entry *entry)
+{
+    kvf_assert(entry->pins > 0 && !entry->resident);
+    bool stays = entry->linked && entry->on_ssd && ++entry->failures < FAILURES_MAX;
+    if (!stays) {
+        kvf_index_unlink(index, entry);
+        return false;
+    }
+    uint64_t before = kvf_cold_count(index->cold);
+    index_fold(index, entry);
+    return kvf_cold_count(index->cold) > before;
 }
 
 static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64_t hash)
@@ -331,6 +348,7 @@ static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64
     entry->hot = block.hot;
     entry->pulled = block.pulled;
     entry->sifted = block.sifted;
+    entry->failures = block.failures;
     entry->on_ssd = true;
     entry->location = index_location_of(&block);
     entry->stake = index_stake_of(block.list);
@@ -381,6 +399,7 @@ void kvf_index_get_stats(const struct kvf_index *index, struct kvf_index_stats *
                  index->entry_count * sizeof(struct kvf_entry) + kvf_table_bytes(&index->entries) +
                  index->segment_count * sizeof(struct segment) +
                  index->stakes.count * sizeof(struct kvf_stake) + kvf_table_bytes(&index->stakes),
+        .evicted_blocks = index->evicted_blocks,
         .pinned_bytes = index->pinned_bytes,
         .clean_bytes = index->clean_bytes,
     };
@@ -399,7 +418,6 @@ static struct kvf_status make_tenants(struct kvf_index *index)
         struct kvf_drive_stats drive;
         kvf_store_stats(store, d, &drive);
         tenants->all_bytes[KVF_SHARE_SSD] += drive.capacity_bytes;
-        .evicted_blocks = index->evicted_blocks,
         tenants->safe_bytes[KVF_SHARE_SSD] +=
             kvf_store_carry_bytes(store, d) * (kvf_store_segment_count(store, d) - 2);
     }

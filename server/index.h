@@ -57,6 +57,7 @@ struct kvf_entry {
     bool hot;                 /* pinned by kvf_index_pin since its record was written */
     bool sifted;              /* its segment is given back, and it stays: see kvf_index_reclaim */
     bool on_ssd;
+    uint8_t failures; /* reads of its record that failed in a row */
     struct kvf_location location;
     struct kvf_load *load; /* the one that fills or checks the extent now */
 
@@ -113,7 +114,7 @@ struct kvf_entry *kvf_index_pin(struct kvf_index *index, const struct kvf_found 
 /* What was just found is not found any more, as by kvf_index_unlink. */
 void kvf_index_forget(struct kvf_index *index, const struct kvf_found *found);
 /* A new linked entry, PENDING or PULLING, with one pin that is the caller's. What the key named
- * before is unlinked. NULL: the process is out of memory. */
+ * before is unlinked; but what lies only on SSD stays behind PULLING, and is found again after it. NULL: the process is out of memory. */
 struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const struct kvf_key *key,
                                 uint64_t length, enum kvf_entry_state state);
 /* Not found any more; watchers are told. Fine when it is unlinked already. */
@@ -168,6 +169,10 @@ void kvf_index_recovered(struct kvf_index *index, const struct kvf_record *recor
 /* Its record is durable there, and not hot. Not believed when that filling of the segment was
  * reclaimed meanwhile. Its tenant's oldest records go while there are more than its share. */
 void kvf_entry_stored(struct kvf_index *index, struct kvf_entry *entry, struct kvf_location where);
+/* A read of the entry (pinned, not resident) failed, and its bytes may be right all the same. It is not linked any more;
+ * a record stays in its place, for the next read. False: that was the third failure in a row, or there is no memory, and
+ * nothing stays. */
+KVF_MUST_USE bool kvf_entry_not_read(struct kvf_index *index, struct kvf_entry *entry);
 /* A read of this location begins, ends. A segment is given back to the store only between them. */
 void kvf_index_hold_segment(struct kvf_index *index, struct kvf_location where);
 void kvf_index_unhold_segment(struct kvf_index *index, struct kvf_location where);

@@ -30,7 +30,7 @@ struct block {
 static struct node node;
 static struct kvf_index *index_;
 static struct block now[KEYS];          /* what each key names */
-static struct block hidden[KEYS];       /* recovered records behind what is being put or pulled */
+static struct block hidden[KEYS];       /* records behind what is being put or pulled */
 static struct block unlinked[UNLINKED]; /* pinned, and named no more */
 static uint64_t sequences[SEGMENTS];    /* of the present fillings */
 static uint64_t generations, clock_;
@@ -230,8 +230,13 @@ static void add(unsigned key)
         return;
     enum kvf_entry_state state = random_below(3) == 0 ? KVF_ENTRY_PULLING : KVF_ENTRY_PENDING;
     struct kvf_entry *entry = kvf_index_add(index_, space_of(key), &name, KVF_MIB, state);
-    model_unlink(&now[key]);
-    hidden[key] = (struct block){0};
+    bool stays = state == KVF_ENTRY_PULLING && now[key].there && !has_entry(&now[key]);
+    if (stays && entry != NULL)
+        hidden[key] = now[key];
+    else if (!stays)
+        hidden[key] = (struct block){0};
+    if (!stays)
+        model_unlink(&now[key]);
     assert_true(entry != NULL || no_memory);
     if (entry == NULL) {
         kvf_index_return_room(index_, &room);
@@ -415,24 +420,31 @@ static bool lies_at(unsigned key, struct kvf_location where)
     return look(key, &found) && found.on_ssd && found.location.segment == where.segment;
 }
 
+static bool is_that(const struct block *block, const struct kvf_kept *kept)
+{
+    return block->there && block->on_ssd && block->location.segment == kept->location.segment &&
+           block->location.offset == kept->location.offset &&
+           kvf_generation_equal(block->generation, kept->record.generation);
+}
+
 static void move(const struct kvf_kept *kept)
 {
     const uint32_t segment = kept->location.segment;
     struct kvf_location to = elsewhere(segment);
     const bool lost = random_below(4) == 0;
     unsigned key = 0;
-    while (!now[key].there || !now[key].on_ssd || now[key].location.segment != segment ||
-           !kvf_generation_equal(now[key].generation, kept->record.generation) ||
-           now[key].location.offset != kept->location.offset)
+    while (key < KEYS && !is_that(&now[key], kept) && !is_that(&hidden[key], kept))
         key++;
     assert_true(key < KEYS);
+    bool behind = !is_that(&now[key], kept);
+    struct block *block = behind ? &hidden[key] : &now[key];
     assert_string_equal(kept->record.namespace, space_of(key));
-    assert_int_equal(kept->record.crc32c, now[key].crc32c);
+    assert_int_equal(kept->record.crc32c, block->crc32c);
     kvf_index_move(index_, &kept->record, kept->location, lost ? NULL : &to);
-    if (lost || !is_there_still(to) || (no_memory && !lies_at(key, to)))
-        leave(&now[key], segment, true);
+    if (lost || !is_there_still(to) || (no_memory && !behind && !lies_at(key, to)))
+        leave(block, segment, true);
     else
-        now[key].location = to;
+        block->location = to; /* without memory what is hidden may be gone: see check_block */
 }
 
 /* Until the segment is empty: then it is given back. */
@@ -473,7 +485,10 @@ static void reclaim(uint32_t segment)
             leave(&now[i], segment, true);
     }
     for (int i = 0; i < KEYS; i++)
-        leave(&hidden[i], segment, true); /* not hot: nobody finds it */
+        if (keeps && is_kept(&hidden[i], segment))
+            hidden[i].hot = false;
+        else
+            leave(&hidden[i], segment, true);
     check_all();
     move_all(segment);
 }

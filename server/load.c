@@ -50,8 +50,9 @@ struct kvf_loads {
     uint64_t checks; /* with the worker */
     struct doubt doubts[DOUBTS_MAX];
     unsigned first_doubt, doubt_count;
-    uint64_t said_ns; /* when the log last heard of a lost block */
-    uint64_t unsaid;  /* blocks lost since */
+    uint64_t said_ns;                       /* when the log last heard of a lost block */
+    uint64_t unsaid;                        /* blocks lost since */
+    uint64_t failed_said_ns, failed_unsaid; /* likewise: reads that failed */
 };
 
 /* ---- what all have in common ---- */
@@ -157,6 +158,22 @@ static void say_lost(struct kvf_load *load, struct kvf_status status)
                                          : kvf_code_name((enum kvf_code)status.code));
     loads->said_ns = now_ns;
     loads->unsaid = 0;
+}
+
+static void say_not_read(struct kvf_load *load, struct kvf_status status)
+{
+    struct kvf_loads *loads = load->loads;
+    const uint64_t now_ns = kvf_clock_now_ns();
+    loads->failed_unsaid++;
+    if (loads->failed_said_ns != 0 && now_ns - loads->failed_said_ns < KVF_NS_PER_S)
+        return;
+    struct kvf_drive_stats drive;
+    kvf_store_stats(loads->options.store, load->read.location.drive, &drive);
+    kvf_log_warning("loads",
+                    "%llu reads of blocks failed, now one of %s, and will be tried again: %s",
+                    (unsigned long long)loads->failed_unsaid, drive.path, strerror(status.detail));
+    loads->failed_said_ns = now_ns;
+    loads->failed_unsaid = 0;
 }
 
 /* What was ours is no longer: damaged, or not to be read. */
@@ -321,15 +338,27 @@ static void read_landed(struct kvf_read *read, uint64_t landed_bytes)
     }
 }
 
+/* The drive may only have hiccuped: a path that flaps must not empty the cache. */
+static void not_read(struct kvf_load *load, struct kvf_status status)
+{
+    if (status.code != KVF_IO || !kvf_entry_not_read(load->loads->options.index, load->entry)) {
+        lose(load, status);
+        return;
+    }
+    say_not_read(load, status);
+    tell_ended(load, status, true);
+}
+
 static void read_ended(struct kvf_read *read, struct kvf_status status)
 {
     struct kvf_load *load = kvf_container(read, struct kvf_load, read);
     kvf_index_unhold_segment(load->loads->options.index, read->location);
     if (!kvf_is_ok(status)) {
-        lose(load, status);
+        not_read(load, status);
         over(load);
         return;
     }
+    load->entry->failures = 0;
     count_stage(load, KVF_STAGE_LOAD, load->started_ns);
     load->entry->resident = true;
     load->landed_bytes = load->entry->length;

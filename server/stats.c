@@ -133,6 +133,7 @@ static void add_drive(struct json *json, cJSON *array, const struct kvf_drive_st
     add_number(json, object, "read_sqes", drive->read_sqes);
     add_number(json, object, "read_payload_bytes", drive->read_payload_bytes);
     add_number(json, object, "read_device_bytes", drive->read_device_bytes);
+    add_number(json, object, "read_errors", drive->read_errors);
     add_number(json, object, "write_payload_bytes", drive->write_payload_bytes);
     add_number(json, object, "write_device_bytes", drive->write_device_bytes);
     add_number(json, object, "write_syncs", drive->write_syncs);
@@ -192,8 +193,8 @@ static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *s
     cJSON *index = add_object(json, root, "index");
     add_number(json, index, "blocks", stats->index.blocks);
     add_number(json, index, "bytes", stats->index.bytes);
-    cJSON *query = add_object(json, root, "query");
     add_number(json, index, "ssd_evicted_blocks", stats->index.evicted_blocks);
+    cJSON *query = add_object(json, root, "query");
     add_number(json, query, "bytes", stats->query.bytes);
     add_number(json, query, "peak_bytes", stats->query.peak_bytes);
     add_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
@@ -407,6 +408,7 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
         sum.read_sqes += drive->read_sqes;
         sum.read_payload_bytes += drive->read_payload_bytes;
         sum.read_device_bytes += drive->read_device_bytes;
+        sum.read_errors += drive->read_errors;
         sum.write_payload_bytes += drive->write_payload_bytes;
         sum.write_device_bytes += drive->write_device_bytes;
         sum.write_syncs += drive->write_syncs;
@@ -426,6 +428,8 @@ static bool print_ssd(FILE *out, const struct kvf_stats *stats)
     head(out, "ssd_device_bytes_total", "counter", "Bytes that the drives moved for them");
     labelled(out, "ssd_device_bytes_total", "op", "read", sum.read_device_bytes);
     labelled(out, "ssd_device_bytes_total", "op", "write", sum.write_device_bytes);
+    counter(out, "ssd_read_errors_total", sum.read_errors,
+            "Reads of blocks that failed: misses, the third in a row of a block loses it");
     counter(out, "ssd_evicted_blocks_total", stats->index.evicted_blocks,
             "Blocks that left the SSD, for their segment was given back");
     counter(out, "ssd_write_syncs_total", sum.write_syncs, "Times that writes were made durable");

@@ -32,6 +32,7 @@ static const struct kvf_drive_stats two_drives[2] = {
      .carried_blocks = 22,
      .carried_bytes = 23,
      .carries_failed = 24,
+     .read_errors = 25,
      .registrations = 19,
      .dropped = 20,
      .recovering = true},
@@ -103,17 +104,17 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
     const cJSON *ssd = at(root, "ssd");
     assert_int_equal(cJSON_GetArraySize(ssd), 2);
     const cJSON *drive = cJSON_GetArrayItem(ssd, 0);
-    keys_are(drive,
-             "path capacity_bytes used_bytes read_sets read_sqes read_payload_bytes "
-             "read_device_bytes write_payload_bytes write_device_bytes write_syncs carried_blocks "
-             "carried_bytes carries_failed registrations dropped read_only recovering");
+    keys_are(drive, "path capacity_bytes used_bytes read_sets read_sqes read_payload_bytes "
+                    "read_device_bytes read_errors write_payload_bytes write_device_bytes "
+                    "write_syncs carried_blocks "
+                    "carried_bytes carries_failed registrations dropped read_only recovering");
     assert_string_equal(at(drive, "path")->valuestring, "/mnt/a");
     static const char *const numbers[] = {
         "capacity_bytes",     "used_bytes",        "read_sets",           "read_sqes",
         "read_payload_bytes", "read_device_bytes", "write_payload_bytes", "write_device_bytes",
         "registrations",      "dropped",           "write_syncs",         "carried_blocks",
-        "carried_bytes",      "carries_failed"};
-    for (int number = 0; number < 14; number++)
+        "carried_bytes",      "carries_failed",    "read_errors"};
+    for (int number = 0; number < 15; number++)
         assert_int_equal(at(drive, numbers[number])->valueint, 11 + number);
     assert_true(cJSON_IsFalse(at(drive, "read_only")));
     assert_true(cJSON_IsTrue(at(cJSON_GetArrayItem(ssd, 1), "read_only")));
@@ -153,8 +154,8 @@ static void json__each_number__comes_from_its_field(void **state)
     stats.drain.leases = 13;
     stats.index.blocks = 14;
     stats.index.bytes = 15;
-    stats.degraded = "a drive is read-only";
     stats.index.evicted_blocks = 16;
+    stats.degraded = "a drive is read-only";
     cJSON *root = json_of(&stats);
     assert_string_equal(at(root, "node_id")->valuestring, "n1");
     assert_string_equal(at(root, "state")->valuestring, "READY");
@@ -176,8 +177,8 @@ static void json__each_number__comes_from_its_field(void **state)
     assert_int_equal(at(at(root, "drain"), "leases")->valueint, 13);
     assert_int_equal(at(at(root, "index"), "blocks")->valueint, 14);
     assert_int_equal(at(at(root, "index"), "bytes")->valueint, 15);
-    cJSON_Delete(root);
     assert_int_equal(at(at(root, "index"), "ssd_evicted_blocks")->valueint, 16);
+    cJSON_Delete(root);
 }
 
 static struct kvf_tenants tenants;
@@ -307,8 +308,9 @@ static void metrics__at_start__has_every_documented_name_at_0(void **state)
         "kvferry_ssd_read_sets_total 0",
         "kvferry_ssd_read_sqes_total 0",
         "kvferry_ssd_registrations_total 0",
-        "kvferry_ssd_evicted_blocks_total 0",
         "kvferry_ssd_write_syncs_total 0",
+        "kvferry_ssd_read_errors_total 0",
+        "kvferry_ssd_evicted_blocks_total 0",
         "kvferry_ssd_carried_blocks_total 0",
         "kvferry_ssd_carried_bytes_total 0",
         "kvferry_ssd_carries_failed_total 0",
@@ -395,6 +397,7 @@ static void metrics__with_drives__sums_them_and_has_all_seven_gauges(void **stat
         "kvferry_ssd_read_sqes_total 114",
         "kvferry_ssd_registrations_total 119",
         "kvferry_ssd_write_syncs_total 21",
+        "kvferry_ssd_read_errors_total 25",
         "kvferry_ssd_carried_blocks_total 22",
         "kvferry_ssd_carried_bytes_total 23",
         "kvferry_ssd_carries_failed_total 24",

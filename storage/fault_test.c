@@ -275,6 +275,7 @@ static void read__faults_at_a_rate__no_wrong_byte_and_counted_exactly(void **sta
         shorts = atomic_load(&faults.shorts);
     assert_true(errors > 5 && passings > 5 && shorts > 20);
     assert_int_equal(failed, errors);
+    assert_int_equal(after.read_errors - before.read_errors, failed);
     /* Every request passed by here, and each fault but the errors made at least one more. */
     assert_int_equal(after.read_sqes - before.read_sqes, faults.drawn);
     assert_true(faults.drawn >= all * COUNT + (unsigned)(passings + shorts));

@@ -351,8 +351,11 @@ static void run_post(struct kvf_post *post)
     uint64_t landed = read->front_bytes;
     bool more = landed > read->told_bytes;
     read->told_bytes = landed;
-    if (finished && read->location.drive < store->drive_count)
-        store->drives[read->location.drive].stats.reads_in_flight--;
+    if (finished && read->location.drive < store->drive_count) {
+        struct kvf_drive_stats *stats = &store->drives[read->location.drive].stats;
+        stats->reads_in_flight--;
+        stats->read_errors += read->status.code == KVF_IO;
+    }
     (void)pthread_mutex_unlock(&store->lock);
     if (finished)
         read->ended(read, read->status);

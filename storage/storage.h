@@ -210,6 +210,7 @@ struct kvf_drive_stats {
     uint64_t read_sqes; /* pieces handed to the kernel, resubmissions included */
     uint64_t read_payload_bytes;
     uint64_t read_device_bytes;
+    uint64_t read_errors; /* reads that ended with IO */
     uint64_t write_payload_bytes;
     uint64_t write_device_bytes;
     uint64_t write_syncs;      /* fdatasyncs that succeeded */

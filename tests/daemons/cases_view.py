@@ -87,7 +87,7 @@ def metrics_are_valid_text_and_equal_stat(case):
                 'ssd_payload_bytes_total{op="write"}': drive["write_payload_bytes"],
                 'ssd_device_bytes_total{op="read"}': drive["read_device_bytes"],
                 'ssd_device_bytes_total{op="write"}': drive["write_device_bytes"],
-                "ssd_registrations_total": drive["registrations"],
+                "ssd_registrations_total": drive["registrations"], "ssd_read_errors_total": drive["read_errors"],
                 "ssd_evicted_blocks_total": stat["index"]["ssd_evicted_blocks"],
                 "ssd_write_syncs_total": drive["write_syncs"], "ssd_carried_blocks_total": drive["carried_blocks"],
                 "ssd_carried_bytes_total": drive["carried_bytes"], "ssd_carries_failed_total": drive["carries_failed"],
@@ -119,7 +119,7 @@ def stat_has_every_name(case):
         for key in keys:
             expect(key in got[name], f"{name}.{key} is absent")
     for key in ("path", "capacity_bytes", "used_bytes", "read_sets", "read_sqes", "read_payload_bytes",
-                "read_device_bytes", "write_payload_bytes", "write_device_bytes", "registrations", "dropped", "read_only",
+                "read_device_bytes", "read_errors", "write_payload_bytes", "write_device_bytes", "registrations", "dropped", "read_only",
                 "write_syncs", "carried_blocks", "carried_bytes", "carries_failed"):
         expect(key in got["ssd"][0], f"ssd[0].{key} is absent")
     expect_equal((got["node_id"], got["state"], got["transport"]), ("a", "READY", "tcp"), "node_id, state, transport")
