@@ -16,6 +16,7 @@
 
 #include "base/block.h"
 #include "base/memory.h"
+#include "base/numa.h"
 
 #include <stdlib.h>
 
@@ -176,20 +177,37 @@ static uint64_t arena_length(const struct kvf_pool *pool, size_t index)
     return rest < full ? rest : full;
 }
 
-static struct kvf_status create_arenas(struct kvf_pool *pool, bool hugepages, struct kvf_why *why)
+/* What a pool is to be like. */
+struct wish {
+    uint64_t bytes, arena_bytes;
+    bool hugepages;
+    const int *nodes;
+    size_t node_count;
+};
+
+static struct kvf_status create_arenas(struct kvf_pool *pool, const struct wish *wish,
+                                       struct kvf_why *why)
 {
-    for (size_t i = 0; i < pool->arena_count; i++) {
+    struct kvf_status status = kvf_ok();
+    for (size_t i = 0; i < pool->arena_count && kvf_is_ok(status); i++) {
         uint64_t bytes = arena_length(pool, i);
-        KVF_TRY(kvf_arena_create(bytes, (uint32_t)i, hugepages, &pool->arenas[i], why));
-        range_list(pool, (uint32_t)i * pool->arena_pages, (uint32_t)(bytes / KVF_PAGE));
+        if (wish->node_count > 0)
+            (void)kvf_numa_prefer(wish->nodes[i % wish->node_count]);
+        status = kvf_arena_create(bytes, (uint32_t)i, wish->hugepages, &pool->arenas[i], why);
+        if (kvf_is_ok(status))
+            range_list(pool, (uint32_t)i * pool->arena_pages, (uint32_t)(bytes / KVF_PAGE));
     }
+    if (wish->node_count > 0)
+        (void)kvf_numa_prefer(KVF_NUMA_ANY);
     pool->free_bytes = pool->bytes;
-    return kvf_ok();
+    return status;
 }
 
-struct kvf_status kvf_pool_create_cut(uint64_t bytes, uint64_t arena_bytes, bool hugepages,
-                                      struct kvf_pool **give, struct kvf_why *why)
+static struct kvf_status create(const struct wish *wish, struct kvf_pool **give,
+                                struct kvf_why *why)
 {
+    uint64_t bytes = wish->bytes, arena_bytes = wish->arena_bytes;
+    bool hugepages = wish->hugepages;
     uint64_t unit = hugepages ? 2 * KVF_MIB : KVF_MIB;
     if (bytes == 0 || bytes % unit != 0 || arena_bytes == 0 || arena_bytes % unit != 0 ||
         arena_bytes > KVF_ARENA_MAX_BYTES)
@@ -220,7 +238,7 @@ struct kvf_status kvf_pool_create_cut(uint64_t bytes, uint64_t arena_bytes, bool
     pool->tags = calloc((size_t)(bytes / KVF_PAGE), sizeof(*pool->tags));
     if (pool->arenas == NULL || pool->tags == NULL)
         goto no_memory;
-    struct kvf_status status = create_arenas(pool, hugepages, why);
+    struct kvf_status status = create_arenas(pool, wish, why);
     if (!kvf_is_ok(status)) {
         kvf_pool_destroy(pool, true);
         return status;
@@ -235,10 +253,29 @@ no_memory:
                        (unsigned long long)(bytes / KVF_MIB));
 }
 
+struct kvf_status kvf_pool_create_cut(uint64_t bytes, uint64_t arena_bytes, bool hugepages,
+                                      struct kvf_pool **give, struct kvf_why *why)
+{
+    struct wish wish = {.bytes = bytes, .arena_bytes = arena_bytes, .hugepages = hugepages};
+    return create(&wish, give, why);
+}
+
+struct kvf_status kvf_pool_create_near(uint64_t bytes, bool hugepages, const int *nodes,
+                                       size_t node_count, struct kvf_pool **give,
+                                       struct kvf_why *why)
+{
+    struct wish wish = {.bytes = bytes,
+                        .arena_bytes = KVF_ARENA_MAX_BYTES,
+                        .hugepages = hugepages,
+                        .nodes = nodes,
+                        .node_count = node_count};
+    return create(&wish, give, why);
+}
+
 struct kvf_status kvf_pool_create(uint64_t bytes, bool hugepages, struct kvf_pool **give,
                                   struct kvf_why *why)
 {
-    return kvf_pool_create_cut(bytes, KVF_ARENA_MAX_BYTES, hugepages, give, why);
+    return kvf_pool_create_near(bytes, hugepages, NULL, 0, give, why);
 }
 
 void kvf_pool_destroy(struct kvf_pool *pool, bool abandon)

@@ -21,6 +21,10 @@ struct kvf_pool;
  * up before anything is taken. */
 KVF_MUST_USE struct kvf_status kvf_pool_create(uint64_t bytes, bool hugepages,
                                                struct kvf_pool **give, struct kvf_why *why);
+/* The same, each arena from one of these NUMA nodes in turn, where it has the memory and the host lets us choose. */
+KVF_MUST_USE struct kvf_status kvf_pool_create_near(uint64_t bytes, bool hugepages,
+                                                    const int *nodes, size_t node_count,
+                                                    struct kvf_pool **give, struct kvf_why *why);
 /* The same with arenas of at most arena_bytes (whole MiB, at most KVF_ARENA_MAX_BYTES): many arenas
  * in little memory. */
 KVF_MUST_USE struct kvf_status kvf_pool_create_cut(uint64_t bytes, uint64_t arena_bytes,
