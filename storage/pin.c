@@ -44,7 +44,8 @@ static bool collect_buffers(struct kvf_pin *pin, const struct kvf_arena *const *
 }
 
 bool kvf_pin_init(struct kvf_pin *pin, const struct kvf_engine *engine,
-                  const struct kvf_arena *const *arenas, size_t arena_count, unsigned rings)
+                  const struct kvf_arena *const *arenas, size_t arena_count, uint64_t locked_bytes,
+                  unsigned rings)
 {
     *pin = (struct kvf_pin){.limit_bytes = lock_limit()};
     if (!collect_buffers(pin, arenas, arena_count))
@@ -53,7 +54,7 @@ bool kvf_pin_init(struct kvf_pin *pin, const struct kvf_engine *engine,
     if (pin->off)
         return true;
     bool once = engine->can_clone();
-    pin->needed_bytes = pin->bytes * (once ? 1 : rings);
+    pin->needed_bytes = pin->bytes * (once ? 1 : rings) + locked_bytes;
     if (pin->needed_bytes > pin->limit_bytes) {
         pin->error = -ENOMEM;
         pin->off = true;

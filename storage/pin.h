@@ -22,9 +22,11 @@ struct kvf_pin {
     unsigned registrations, clones;
 };
 
-/* Decides how, and registers the holder. False: no memory; fini is due all the same. */
+/* Decides how, and registers the holder. locked_bytes: of others in this process, below the same limit. False: no
+ * memory; fini is due all the same. */
 bool kvf_pin_init(struct kvf_pin *pin, const struct kvf_engine *engine,
-                  const struct kvf_arena *const *arenas, size_t arena_count, unsigned rings);
+                  const struct kvf_arena *const *arenas, size_t arena_count, uint64_t locked_bytes,
+                  unsigned rings);
 /* Every ring that cloned from it is closed. */
 void kvf_pin_fini(struct kvf_pin *pin, const struct kvf_engine *engine);
 

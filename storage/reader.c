@@ -532,7 +532,8 @@ struct kvf_status kvf_readers_start(struct kvf_store *store, struct kvf_why *why
     all->pieces_each = pieces_each(store);
     for (unsigned i = 0; i < count; i++)
         all->readers[i].wake_fd = -1;
-    if (!kvf_pin_init(&all->pin, store->engine, options->arenas, options->arena_count, count))
+    if (!kvf_pin_init(&all->pin, store->engine, options->arenas, options->arena_count,
+                      options->locked_bytes, count))
         return kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, 0);
     store->drives[0].stats.registrations = all->pin.registrations;
     for (unsigned i = 0; i < count; i++) {

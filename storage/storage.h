@@ -64,6 +64,8 @@ struct kvf_store_options {
     const struct kvf_arena *const
         *arenas; /* what extents may lie in; become fixed buffers; borrowed for life */
     size_t arena_count;
+    uint64_t
+        locked_bytes; /* of memory, by other parts of the process: they count against the same limit */
 
     /* The drive wants a sealed segment back, its oldest (or another one, see kvf_store_ask_instead). The owner unlinks
      * every record in it, waits for its own reads there to end, then calls kvf_store_free. Asked once per segment; the
