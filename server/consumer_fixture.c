@@ -114,9 +114,9 @@ void consumer_say_hello(struct consumer *consumer, uint32_t version, const char 
 
 void consumer_connect(struct consumer *consumer, const struct consumer *whose)
 {
-    assert_true(kvf_is_ok(kvf_lane_connect(consumer_transport, whose->data_address, &whose->nonces,
-                                           kvf_clock_now_ns() + KVF_NS_PER_S, &lane_events,
-                                           consumer, &consumer->lane)));
+    assert_true(kvf_is_ok(kvf_lane_connect(consumer_transport, whose->data_address, KVF_ANY_DEVICE,
+                                           &whose->nonces, kvf_clock_now_ns() + KVF_NS_PER_S,
+                                           &lane_events, consumer, &consumer->lane)));
 }
 
 void consumer_open(struct consumer *consumer)

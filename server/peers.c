@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define MAX_NIC_ADDRESSES 32
 #define MAX_QUEUED_BYTES (8u << 20) /* messages to a consumer that does not read */
 
 /* ---- sending ---- */
@@ -207,7 +208,8 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     const struct kvf_peers_options *options = &session->peers->options;
     Kvferry__SessionDown down = KVFERRY__SESSION_DOWN__INIT;
     Kvferry__Welcome welcome = KVFERRY__WELCOME__INIT;
-    char own_port[16];
+    char own_port[16], addresses[MAX_NIC_ADDRESSES][KVF_TRANSPORT_ADDRESS_BYTES];
+    char *nic_addresses[MAX_NIC_ADDRESSES];
     (void)snprintf(own_port, sizeof(own_port), ":%d", kvf_transport_port(session->transport));
     welcome.version = KVF_PEER_VERSION;
     welcome.node_id = (char *)(uintptr_t)options->node_id;
@@ -215,6 +217,12 @@ static void send_welcome(struct session *session, const struct kvf_lane_nonces *
     welcome.transport = (char *)(uintptr_t)kvf_transport_name(session->transport);
     welcome.data_address =
         options->data_advertise != NULL ? (char *)(uintptr_t)options->data_advertise : own_port;
+    if (options->data_advertise == NULL)
+        welcome.n_nic_addresses =
+            kvf_transport_addresses(session->transport, addresses, MAX_NIC_ADDRESSES);
+    for (size_t i = 0; i < welcome.n_nic_addresses; i++)
+        nic_addresses[i] = addresses[i];
+    welcome.nic_addresses = nic_addresses;
     welcome.connect_nonce =
         (ProtobufCBinaryData){KVF_NONCE_BYTES, (uint8_t *)(uintptr_t)nonces->connect.bytes};
     welcome.accept_nonce =

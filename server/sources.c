@@ -21,12 +21,14 @@ struct slot {
     struct kvf_source *source;
     char tenant[KVF_NAMESPACE_MAX_BYTES + 1];
     char address[ADDRESS_MAX_BYTES];
+    size_t nic;
     uint64_t quiet_until_ns; /* no line about refusals before that */
     uint64_t untold;         /* refusals since the last line */
 };
 
 struct kvf_sources {
     struct kvf_sources_options options;
+    size_t nic_count;      /* that lanes can leave by; at least 1 */
     struct kvf_list slots; /* the one used last is last */
     size_t count;
     bool closing;
@@ -35,12 +37,13 @@ struct kvf_sources {
     struct kvf_post closed_post;
 };
 
-static struct slot *find(struct kvf_sources *sources, const char *address, const char *tenant)
+static struct slot *find(struct kvf_sources *sources, const char *address, const char *tenant,
+                         size_t nic)
 {
     kvf_list_for_each (node, &sources->slots) {
         struct slot *slot = kvf_container(node, struct slot, node);
         if (slot->state == SLOT_OPEN && strcmp(slot->address, address) == 0 &&
-            strcmp(slot->tenant, tenant) == 0)
+            strcmp(slot->tenant, tenant) == 0 && slot->nic == nic)
             return slot;
     }
     return NULL;
@@ -122,7 +125,7 @@ static void refused(void *context, struct kvf_source *source,
 }
 
 static struct kvf_status add(struct kvf_sources *sources, const char *address, const char *tenant,
-                             struct slot **give)
+                             size_t nic, struct slot **give)
 {
     KVF_TRY(judge_address(sources, address));
     if (sources->count >= KVF_SOURCES_MAX)
@@ -136,9 +139,11 @@ static struct kvf_status add(struct kvf_sources *sources, const char *address, c
     slot->sources = sources;
     strcpy(slot->address, address);
     strcpy(slot->tenant, tenant);
+    slot->nic = nic;
     struct kvf_source_options options = sources->options.source;
     options.address = slot->address;
     options.tenant = slot->tenant;
+    options.device = nic;
     options.may_serve = may_serve;
     options.refused = refused;
     options.context = slot;
@@ -153,6 +158,34 @@ static struct kvf_status add(struct kvf_sources *sources, const char *address, c
     return kvf_ok();
 }
 
+static struct kvf_status find_or_add(struct kvf_sources *sources, const char *address,
+                                     const char *tenant, size_t nic, struct slot **give)
+{
+    struct slot *slot = find(sources, address, tenant, nic);
+    if (slot == NULL)
+        KVF_TRY(add(sources, address, tenant, nic, &slot));
+    kvf_list_remove(&slot->node);
+    kvf_list_push_back(&sources->slots, &slot->node);
+    *give = slot;
+    return kvf_ok();
+}
+
+/* Several NICs are several sessions, and so several sources: the one of the NIC with the fewest pulls. The others than
+ * the first are made when it is busy, and only where lanes go by NIC. */
+static struct slot *least_busy(struct kvf_sources *sources, struct slot *first)
+{
+    struct slot *best = first, *slot;
+    for (size_t nic = 1; nic < sources->nic_count && kvf_source_uses_device(first->source) &&
+                         kvf_source_pulls(best->source) > 0;
+         nic++) {
+        if (!kvf_is_ok(find_or_add(sources, first->address, first->tenant, nic, &slot)))
+            break;
+        if (kvf_source_pulls(slot->source) < kvf_source_pulls(best->source))
+            best = slot;
+    }
+    return best;
+}
+
 struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address, const char *ns,
                                    struct kvf_source **source)
 {
@@ -162,12 +195,9 @@ struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *addr
     memcpy(tenant, ns, tenant_bytes);
     tenant[tenant_bytes] = '\0';
 
-    struct slot *slot = find(sources, address, tenant);
-    if (slot == NULL)
-        KVF_TRY(add(sources, address, tenant, &slot));
-    kvf_list_remove(&slot->node);
-    kvf_list_push_back(&sources->slots, &slot->node);
-    *source = slot->source;
+    struct slot *slot;
+    KVF_TRY(find_or_add(sources, address, tenant, 0, &slot));
+    *source = least_busy(sources, slot)->source;
     return kvf_ok();
 }
 
@@ -191,6 +221,16 @@ void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context
         close_slot(kvf_container(node, struct slot, node));
 }
 
+static size_t count_nics(const struct kvf_transports *transports)
+{
+    size_t most = 1;
+    for (size_t i = 0; i < transports->count; i++) {
+        size_t count = kvf_transport_traits(transports->list[i])->device_count;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
 struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
                                      struct kvf_sources **give)
 {
@@ -198,6 +238,7 @@ struct kvf_status kvf_sources_create(const struct kvf_sources_options *options,
     if (sources == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     sources->options = *options;
+    sources->nic_count = count_nics(&options->source.transports);
     sources->closed_post.run = tell_closed;
     kvf_list_init(&sources->slots);
     *give = sources;

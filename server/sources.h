@@ -1,4 +1,4 @@
-/* The sources that this daemon pulls from: one kvf_source per (address, tenant), made when first
+/* The sources that this daemon pulls from: one kvf_source per (address, tenant, NIC), made when first
  * asked for, closed when idle ones must make room or the daemon ends. Owner thread: the
  * Manager's. */
 #ifndef KVFERRY_SERVER_SOURCES_H
@@ -22,7 +22,8 @@ KVF_MUST_USE struct kvf_status kvf_sources_create(const struct kvf_sources_optio
                                                   struct kvf_sources **give);
 /* UNAVAILABLE: too many are busy, or we are closing. INVALID: no HOST:PORT. DENIED: not on loopback,
  * and no TLS. *source is borrowed until the loop's next turn, or as long as a pull or look-up on it
- * is open. The tenant is that of the namespace ns. */
+ * is open. The tenant is that of the namespace ns. Where lanes go by several NICs it is the one with the
+ * fewest pulls. */
 KVF_MUST_USE struct kvf_status kvf_sources_find(struct kvf_sources *sources, const char *address,
                                                 const char *ns, struct kvf_source **source);
 /* The ACL says something else now: sessions with sources that may not serve any more are ended. */

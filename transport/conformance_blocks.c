@@ -330,8 +330,9 @@ static void invite_and_connect(struct testbed_end *source, struct testbed_end *c
     *consumer = (struct testbed_end){.transport = testbed.consumer.transport};
     assert_true(kvf_is_ok(kvf_lane_invite(source->transport, deadline, &testbed_events, source,
                                           &nonces, &source->lane)));
-    assert_true(kvf_is_ok(kvf_lane_connect(consumer->transport, testbed_address(), &nonces,
-                                           deadline, &testbed_events, consumer, &consumer->lane)));
+    assert_true(
+        kvf_is_ok(kvf_lane_connect(consumer->transport, testbed_address(), KVF_ANY_DEVICE, &nonces,
+                                   deadline, &testbed_events, consumer, &consumer->lane)));
 }
 
 static bool has_opened(void *end)

@@ -231,7 +231,8 @@ void connect__nonce_used_before__refused(void **state)
     testbed_lanes_open();
     struct testbed_end first = testbed.consumer;
     struct testbed_end second = {.transport = first.transport};
-    assert_true(kvf_is_ok(kvf_lane_connect(second.transport, testbed_address(), &testbed.nonces,
+    assert_true(kvf_is_ok(kvf_lane_connect(second.transport, testbed_address(), KVF_ANY_DEVICE,
+                                           &testbed.nonces,
                                            kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
                                            &testbed_events, &second, &second.lane)));
     testbed_wait_closed(&second);
@@ -267,8 +268,8 @@ void connect__bad_address__invalid_and_no_lane(void **state)
     struct kvf_lane *lane = NULL;
     for (unsigned i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
         struct kvf_status status =
-            kvf_lane_connect(testbed.consumer.transport, addresses[i], &testbed.nonces,
-                             kvf_clock_now_ns(), &testbed_events, NULL, &lane);
+            kvf_lane_connect(testbed.consumer.transport, addresses[i], KVF_ANY_DEVICE,
+                             &testbed.nonces, kvf_clock_now_ns(), &testbed_events, NULL, &lane);
         assert_int_equal(status.code, KVF_INVALID);
         assert_null(lane);
     }
@@ -288,8 +289,8 @@ void invite__many_lanes_at_once__each_nonce_opens_its_own(void **state)
     }
     for (unsigned i = LANES; i-- > 0;)
         assert_true(kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, testbed_address(),
-                                               &nonces[i], deadline, &testbed_events, &consumer[i],
-                                               &consumer[i].lane)));
+                                               KVF_ANY_DEVICE, &nonces[i], deadline,
+                                               &testbed_events, &consumer[i], &consumer[i].lane)));
     for (unsigned i = 0; i < LANES; i++) {
         struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
         struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);

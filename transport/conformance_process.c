@@ -128,10 +128,10 @@ static struct other start_source(const char *role, struct testbed_read *to)
     assert_int_equal(read(other.from, &invitation, sizeof(invitation)), sizeof(invitation));
     char address[80];
     (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, invitation.port);
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, &invitation.nonces,
-                                   kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    assert_true(kvf_is_ok(
+        kvf_lane_connect(testbed.consumer.transport, address, KVF_ANY_DEVICE, &invitation.nonces,
+                         kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S, &testbed_events,
+                         &testbed.consumer, &testbed.consumer.lane)));
     testbed_expect(to);
     assert_int_equal(write(other.to, "r", 1), 1);
     hear_tokens(other.from, to);
@@ -377,7 +377,8 @@ int conformance_be_consumer(const char *transport)
         return 1;
     char address[80];
     (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, invitation.port);
-    if (!kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, &invitation.nonces,
+    if (!kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, KVF_ANY_DEVICE,
+                                    &invitation.nonces,
                                     kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
                                     &testbed_events, &testbed.consumer, &testbed.consumer.lane)))
         return 1;

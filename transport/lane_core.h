@@ -37,11 +37,14 @@ struct transport_ops {
                                 const struct kvf_lane_events *events, void *user,
                                 struct kvf_lane_nonces *nonces, struct kvf_lane **give);
     struct kvf_status (*connect)(struct kvf_transport *transport, const char *address,
-                                 const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
-                                 const struct kvf_lane_events *events, void *user,
-                                 struct kvf_lane **give);
-    /* NULL: it chooses among no devices. */
+                                 size_t device, const struct kvf_lane_nonces *nonces,
+                                 uint64_t deadline_ns, const struct kvf_lane_events *events,
+                                 void *user, struct kvf_lane **give);
+    /* NULL, these three: it chooses among no devices. */
     size_t (*nics)(struct kvf_nic *nics, size_t room);
+    size_t (*addresses)(const struct kvf_transport *transport,
+                        char (*addresses)[KVF_TRANSPORT_ADDRESS_BYTES], size_t room);
+    unsigned (*nearness)(const struct kvf_transport *transport, size_t device, const char *address);
     /* NULL: it knows no tokens. */
     bool (*token_is_legal)(const uint8_t *token, size_t token_bytes);
 };

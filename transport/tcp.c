@@ -148,12 +148,13 @@ static struct kvf_status tcp_invite(struct kvf_transport *base, uint64_t deadlin
     return kvf_ok();
 }
 
-static struct kvf_status tcp_connect(struct kvf_transport *base, const char *address,
+static struct kvf_status tcp_connect(struct kvf_transport *base, const char *address, size_t device,
                                      const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
                                      const struct kvf_lane_events *events, void *user,
                                      struct kvf_lane **give)
 {
     struct lane_addresses there;
+    (void)device; /* the kernel routes */
     KVF_TRY(lane_address_resolve(address, false, &there));
     struct tcp_lane *lane =
         make_lane(tcp_transport_of(base), &tcp_consumer_side, deadline_ns, events, user);

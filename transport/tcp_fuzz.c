@@ -110,10 +110,10 @@ static void check_blocks(const struct testbed_read *read)
 static void run_consumer(const uint8_t *data, size_t bytes, bool greet)
 {
     memset(&testbed.nonces, 0x5c, sizeof(testbed.nonces));
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, listener_address, &testbed.nonces,
-                                   kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    assert_true(kvf_is_ok(
+        kvf_lane_connect(testbed.consumer.transport, listener_address, KVF_ANY_DEVICE,
+                         &testbed.nonces, kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
+                         &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
     struct testbed_read *read = expect_blocks();
     int fd = accept(listener, NULL, NULL);
     assert_true(fd >= 0);

@@ -300,9 +300,9 @@ void testbed_invite(uint64_t timeout_ms)
 void testbed_connect(const struct kvf_lane_nonces *nonces, uint64_t timeout_ms)
 {
     uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, testbed_address(), nonces, deadline,
-                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    assert_true(kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, testbed_address(),
+                                           KVF_ANY_DEVICE, nonces, deadline, &testbed_events,
+                                           &testbed.consumer, &testbed.consumer.lane)));
 }
 
 static bool both_are_open(void *argument)

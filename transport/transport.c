@@ -5,6 +5,12 @@
 
 #include <string.h>
 
+const char *kvf_transport_nth(size_t number)
+{
+    static const char *const names[] = {"tcp", "verbs", "ucx"};
+    return number < sizeof(names) / sizeof(names[0]) ? names[number] : NULL;
+}
+
 static const struct transport_ops *find(const char *name)
 {
     static const struct transport_ops *const all[] = {&kvf_tcp_ops, &kvf_verbs_ops};
@@ -77,6 +83,23 @@ int kvf_transport_port(const struct kvf_transport *transport)
     return transport->ops->port(transport);
 }
 
+size_t kvf_transport_addresses(const struct kvf_transport *transport,
+                               char (*addresses)[KVF_TRANSPORT_ADDRESS_BYTES], size_t room)
+{
+    const struct transport_ops *ops = transport->ops;
+    return ops->addresses != NULL && ops->port(transport) > 0
+               ? ops->addresses(transport, addresses, room)
+               : 0;
+}
+
+unsigned kvf_transport_nearness(const struct kvf_transport *transport, size_t device,
+                                const char *address)
+{
+    const struct transport_ops *ops = transport->ops;
+    kvf_assert(device < transport->traits.device_count || ops->nearness == NULL);
+    return ops->nearness != NULL ? ops->nearness(transport, device, address) : 0;
+}
+
 struct kvf_status kvf_lane_invite(struct kvf_transport *transport, uint64_t deadline_ns,
                                   const struct kvf_lane_events *events, void *user,
                                   struct kvf_lane_nonces *nonces, struct kvf_lane **give)
@@ -85,11 +108,13 @@ struct kvf_status kvf_lane_invite(struct kvf_transport *transport, uint64_t dead
 }
 
 struct kvf_status kvf_lane_connect(struct kvf_transport *transport, const char *address,
-                                   const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
-                                   const struct kvf_lane_events *events, void *user,
-                                   struct kvf_lane **give)
+                                   size_t device, const struct kvf_lane_nonces *nonces,
+                                   uint64_t deadline_ns, const struct kvf_lane_events *events,
+                                   void *user, struct kvf_lane **give)
 {
-    return transport->ops->connect(transport, address, nonces, deadline_ns, events, user, give);
+    kvf_assert(device == KVF_ANY_DEVICE || device < transport->traits.device_count);
+    return transport->ops->connect(transport, address, device, nonces, deadline_ns, events, user,
+                                   give);
 }
 
 void kvf_transport_stats(const struct kvf_transport *transport, struct kvf_lane_stats *stats)

@@ -64,6 +64,8 @@ struct kvf_transport_options {
     uint32_t lane_blocks; /* verbs: most blocks that a source lane has open; 0: 1024 */
 };
 
+/* The names of all transports, by number from 0 on, also of those that this build or host lacks; NULL: there are no more. */
+const char *kvf_transport_nth(size_t number);
 /* Does this build have a transport of this name? (This host may lack what it needs all the same.) */
 bool kvf_transport_is_built_in(const char *name);
 /* name: "tcp", "verbs". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
@@ -71,6 +73,8 @@ KVF_MUST_USE struct kvf_status kvf_transport_open(const char *name,
                                                   const struct kvf_transport_options *options,
                                                   struct kvf_transport **give, struct kvf_why *why);
 const char *kvf_transport_name(const struct kvf_transport *transport);
+
+#define KVF_TRANSPORT_DEVICES_MAX 16
 
 /* What its owner must know of an open transport. */
 struct kvf_transport_traits {
@@ -80,6 +84,10 @@ struct kvf_transport_traits {
     /* The network's hardware cannot keep what one peer may read from another one: the owner serves one tenant only. */
     bool single_tenant;
     char single_tenant_why[128]; /* which device, and what it lacks */
+    /* Which lanes can be told to go over. None: it does not choose among devices. */
+    const char *devices[KVF_TRANSPORT_DEVICES_MAX];
+    size_t device_count;
+    uint64_t locked_bytes; /* of memory: the arenas, once for each device */
 };
 const struct kvf_transport_traits *kvf_transport_traits(const struct kvf_transport *transport);
 
@@ -105,6 +113,7 @@ struct kvf_nic {
     char kind[16]; /* "RoCE v2", "RoCE v1", "IB" */
     char address[46];
     unsigned port, gid_index;
+    int numa_node; /* -1: not known, or there is one only */
     bool is_active;
 };
 /* What this host has for the transport of this name; opens nothing. At most `room` are written; returns how many there
@@ -118,6 +127,15 @@ void kvf_transport_close(struct kvf_transport *transport);
 KVF_MUST_USE struct kvf_status kvf_transport_listen(struct kvf_transport *transport,
                                                     const char *address, struct kvf_why *why);
 int kvf_transport_port(const struct kvf_transport *transport);
+/* Where its devices can be reached, each "HOST:PORT", when it listens; at most `room` are written, returns how many. None:
+ * wherever the host is. */
+#define KVF_TRANSPORT_ADDRESS_BYTES 64
+size_t kvf_transport_addresses(const struct kvf_transport *transport,
+                               char (*addresses)[KVF_TRANSPORT_ADDRESS_BYTES], size_t room);
+/* How near a numeric "HOST:PORT" is to this device, as one of several: the bits that it has in common with the device's own
+ * address. 0: not at all. */
+unsigned kvf_transport_nearness(const struct kvf_transport *transport, size_t device,
+                                const char *address);
 
 /* By it the consumer may read one block. A secret: never logged. */
 struct kvf_lane_token {
@@ -144,9 +162,11 @@ KVF_MUST_USE struct kvf_status kvf_lane_invite(struct kvf_transport *transport,
                                                const struct kvf_lane_events *events, void *user,
                                                struct kvf_lane_nonces *nonces,
                                                struct kvf_lane **give);
-/* Consumer: connect to "HOST:PORT", a numeric address or a name that the caller accepts to wait for. */
+#define KVF_ANY_DEVICE SIZE_MAX
+/* Consumer: connect to "HOST:PORT", a numeric address or a name that the caller accepts to wait for. device: one of the
+ * transport's (traits->devices) that the lane leaves by, or KVF_ANY_DEVICE, and the kernel's route decides. */
 KVF_MUST_USE struct kvf_status
-kvf_lane_connect(struct kvf_transport *transport, const char *address,
+kvf_lane_connect(struct kvf_transport *transport, const char *address, size_t device,
                  const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
                  const struct kvf_lane_events *events, void *user, struct kvf_lane **give);
 /* End it. Blocks that are still open end CANCELLED, then `closed` runs; neither waits for the other side. */

@@ -133,12 +133,22 @@ static void stop_control(struct verbs_transport *transport)
 
 /* ---- the transport ---- */
 
+static uint64_t region_bytes(const struct verbs_device *device)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < device->region_count; i++)
+        bytes += device->regions[i].arena->bytes;
+    return bytes;
+}
+
 static void set_traits(struct verbs_transport *transport)
 {
     struct kvf_transport_traits *traits = &transport->base.traits;
     traits->needs_tokens = true;
     for (size_t i = 0; i < transport->device_count; i++) {
         const struct verbs_device *device = &transport->devices[i];
+        traits->devices[traits->device_count++] = ibv_get_device_name(device->context->device);
+        traits->locked_bytes += region_bytes(device);
         if (device->has_windows &&
             (traits->lane_blocks == 0 || device->lane_blocks < traits->lane_blocks))
             traits->lane_blocks = device->lane_blocks;
@@ -229,12 +239,16 @@ static struct kvf_status verbs_listen(struct kvf_transport *base, const char *ad
         return kvf_why_set(why, status, "cannot listen for lanes on %.200s: not a HOST:PORT here",
                            address);
     int error = listen_at(transport, (struct sockaddr *)&addresses.at[0]);
+    if (error == ENODEV || error == EADDRNOTAVAIL) {
+        char table[200];
+        verbs_table_text(table, sizeof(table));
+        return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
+                           "no verbs device has the address of %.80s; there are: %s", address,
+                           table);
+    }
     if (error != 0)
         return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
-                           "cannot listen for verbs lanes on %.200s: %s", address,
-                           error == ENODEV || error == EADDRNOTAVAIL
-                               ? "no verbs device has this address"
-                               : strerror(error));
+                           "cannot listen for verbs lanes on %.200s: %s", address, strerror(error));
     return kvf_ok();
 }
 
@@ -283,9 +297,9 @@ static struct kvf_status verbs_invite(struct kvf_transport *base, uint64_t deadl
 }
 
 static struct kvf_status verbs_connect(struct kvf_transport *base, const char *address,
-                                       const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
-                                       const struct kvf_lane_events *events, void *user,
-                                       struct kvf_lane **give)
+                                       size_t device, const struct kvf_lane_nonces *nonces,
+                                       uint64_t deadline_ns, const struct kvf_lane_events *events,
+                                       void *user, struct kvf_lane **give)
 {
     struct lane_addresses addresses;
     KVF_TRY(lane_address_resolve(address, false, &addresses));
@@ -294,6 +308,7 @@ static struct kvf_status verbs_connect(struct kvf_transport *base, const char *a
     if (lane == NULL)
         return lane_fail(KVF_NO_MEMORY, 0);
     lane->addresses = addresses;
+    lane->device = device;
     lane->nonces = *nonces;
     lane_start(&lane->lane);
     *give = &lane->lane;
@@ -309,5 +324,7 @@ const struct transport_ops kvf_verbs_ops = {
     .invite = verbs_invite,
     .connect = verbs_connect,
     .nics = verbs_nics,
+    .addresses = verbs_addresses,
+    .nearness = verbs_nearness,
     .token_is_legal = verbs_token_is_legal,
 };

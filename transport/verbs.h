@@ -1,7 +1,8 @@
 /* verbs from the inside: the structs that its parts share. Private to transport/verbs*.c.
  *
  * - verbs.c: the transport, invite and connect (owner's thread)
- * - verbs_devices.c: which devices there are and which of them are used; their memory regions
+ * - verbs_gids.c: the devices that there are, and their addresses
+ * - verbs_devices.c: which of them are used; their memory regions
  * - verbs_probe.c: what a device keeps of what it promises, tried once at start
  * - verbs_link.c: connections: rdma_cm's events, queue pairs and windows made and destroyed (the
  *   control thread)
@@ -145,6 +146,7 @@ struct verbs_lane {
     struct kvf_lane_nonces nonces;
     uint64_t deadline_ns;
     struct lane_addresses addresses; /* consumer */
+    size_t device;                   /* consumer: of the transport's, or KVF_ANY_DEVICE */
     struct verbs_link link;
 
     /* The lane's thread. */
@@ -171,8 +173,19 @@ static inline struct verbs_thread *verbs_thread_of(const struct verbs_lane *lane
     return kvf_container(lane->lane.thread, struct verbs_thread, thread);
 }
 
-/* verbs_devices.c; the owner's thread */
+/* verbs_gids.c */
 size_t verbs_nics(struct kvf_nic *nics, size_t room);
+/* "mlx5_0 port 1 gid 3 RoCE v2 10.0.0.2; ...", for an error. */
+void verbs_table_text(char *text, size_t room);
+/* RoCE: the address of the device that has most of its front in common with `to`. False: it has none of that family; the
+ * kernel's route decides then. */
+bool verbs_address_towards(const struct verbs_device *device, const struct sockaddr *to,
+                           struct sockaddr_storage *from);
+unsigned verbs_nearness(const struct kvf_transport *base, size_t device, const char *address);
+size_t verbs_addresses(const struct kvf_transport *base,
+                       char (*addresses)[KVF_TRANSPORT_ADDRESS_BYTES], size_t room);
+
+/* verbs_devices.c; the owner's thread */
 /* Opens what options->nics names, or all that is of use; registers the arenas; probes. */
 KVF_MUST_USE struct kvf_status verbs_devices_open(struct verbs_transport *transport,
                                                   const struct kvf_transport_options *options,

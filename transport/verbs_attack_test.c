@@ -314,10 +314,10 @@ static void connect_to_raw(int port)
 {
     char address[80];
     (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, port);
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, &testbed.nonces,
-                                   kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    assert_true(kvf_is_ok(
+        kvf_lane_connect(testbed.consumer.transport, address, KVF_ANY_DEVICE, &testbed.nonces,
+                         kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S, &testbed_events,
+                         &testbed.consumer, &testbed.consumer.lane)));
 }
 
 static void close_raw_source(void)

@@ -1,94 +1,11 @@
-/* Which devices there are, which of them are used, and the arenas as they know them. Parts: the
- * table of what there is, opening one, choosing. */
+/* Which devices are used, and the arenas as they know them. Parts: opening one, choosing. */
 #include "transport/verbs.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-#define MAX_GIDS 256
-#define TABLE_ROWS 8 /* in an error */
-
-/* ---- what there is ---- */
-
-static const char *kind_of(uint32_t gid_type)
-{
-    return gid_type == IBV_GID_TYPE_ROCE_V2   ? "RoCE v2"
-           : gid_type == IBV_GID_TYPE_ROCE_V1 ? "RoCE v1"
-                                              : "IB";
-}
-
-static void address_text(const union ibv_gid *gid, char text[static INET6_ADDRSTRLEN])
-{
-    struct in6_addr address;
-    memcpy(&address, gid->raw, sizeof(address));
-    if (IN6_IS_ADDR_V4MAPPED(&address))
-        (void)inet_ntop(AF_INET, gid->raw + 12, text, INET6_ADDRSTRLEN);
-    else
-        (void)inet_ntop(AF_INET6, &address, text, INET6_ADDRSTRLEN);
-}
-
-static bool port_is_active(struct ibv_context *context, unsigned port)
-{
-    struct ibv_port_attr attributes;
-    return ibv_query_port(context, (uint8_t)port, &attributes) == 0 &&
-           attributes.state == IBV_PORT_ACTIVE;
-}
-
-/* The addresses of one device: how many there are; at most `room` are written. */
-static size_t list_device(struct ibv_context *context, struct kvf_nic *nics, size_t room)
-{
-    struct ibv_gid_entry *entries = calloc(MAX_GIDS, sizeof(*entries));
-    ssize_t count = entries != NULL ? ibv_query_gid_table(context, entries, MAX_GIDS, 0) : -ENOMEM;
-    for (ssize_t i = 0; i < count && (size_t)i < room; i++) {
-        struct kvf_nic *nic = &nics[i];
-        *nic = (struct kvf_nic){.port = entries[i].port_num,
-                                .gid_index = entries[i].gid_index,
-                                .is_active = port_is_active(context, entries[i].port_num)};
-        (void)snprintf(nic->device, sizeof(nic->device), "%s",
-                       ibv_get_device_name(context->device));
-        (void)snprintf(nic->kind, sizeof(nic->kind), "%s", kind_of(entries[i].gid_type));
-        address_text(&entries[i].gid, nic->address);
-    }
-    free(entries);
-    return count > 0 ? (size_t)count : 0;
-}
-
-size_t verbs_nics(struct kvf_nic *nics, size_t room)
-{
-    int device_count = 0;
-    size_t count = 0;
-    struct ibv_device **devices = ibv_get_device_list(&device_count);
-    for (int i = 0; devices != NULL && i < device_count; i++) {
-        struct ibv_context *context = ibv_open_device(devices[i]);
-        if (context == NULL)
-            continue;
-        size_t used = count < room ? count : room;
-        count += list_device(context, nics + used, room - used);
-        (void)ibv_close_device(context);
-    }
-    if (devices != NULL)
-        ibv_free_device_list(devices);
-    return count;
-}
-
-/* "mlx5_0 port 1 gid 3 RoCE v2 10.0.0.2; ..." */
-static void table_text(char *text, size_t room)
-{
-    struct kvf_nic nics[TABLE_ROWS];
-    size_t count = verbs_nics(nics, TABLE_ROWS), used = 0;
-    (void)snprintf(text, room, "none that can be opened");
-    for (size_t i = 0; i < count && i < TABLE_ROWS && used < room; i++) {
-        int more = snprintf(text + used, room - used, "%s%s port %u gid %u %s %s%s",
-                            i > 0 ? "; " : "", nics[i].device, nics[i].port, nics[i].gid_index,
-                            nics[i].kind, nics[i].address, nics[i].is_active ? "" : " (down)");
-        used += more > 0 ? (size_t)more : 0;
-    }
-}
 
 /* ---- one device ---- */
 
@@ -252,7 +169,7 @@ static struct kvf_status add_device(struct verbs_transport *transport, struct ib
 static struct kvf_status say_not_there(const char *name, struct kvf_why *why)
 {
     char table[200];
-    table_text(table, sizeof(table));
+    verbs_table_text(table, sizeof(table));
     return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, ENODEV),
                        "there is no verbs device %.63s here, or no right to open it; there are: %s",
                        name, table);
@@ -286,7 +203,8 @@ static struct kvf_status open_all(struct verbs_transport *transport, struct ibv_
             why, status,
             "this host has no verbs device that this user may open (/dev/infiniband): use "
             "tcp, or load the NIC's driver and ib_uverbs");
-    for (struct ibv_context **at = contexts; *at != NULL; at++)
+    for (struct ibv_context **at = contexts;
+         *at != NULL && transport->device_count < KVF_TRANSPORT_DEVICES_MAX; at++)
         status = add_device(transport, *at, options, why);
     return transport->device_count > 0 ? kvf_ok() : status;
 }

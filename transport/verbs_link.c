@@ -248,10 +248,16 @@ static void connect_requested(struct verbs_transport *transport, const struct ev
 /* One address. 0 or an errno. The answer is an event. */
 static int connect_one(struct verbs_lane *lane, unsigned index)
 {
+    struct verbs_transport *transport = transport_of(lane);
     struct sockaddr *address = (struct sockaddr *)&lane->addresses.at[index];
-    if (rdma_create_id(transport_of(lane)->events, &lane->link.id, lane, RDMA_PS_TCP) != 0)
+    struct sockaddr_storage from;
+    bool leaves_by_device =
+        lane->device != KVF_ANY_DEVICE &&
+        verbs_address_towards(&transport->devices[lane->device], address, &from);
+    if (rdma_create_id(transport->events, &lane->link.id, lane, RDMA_PS_TCP) != 0)
         return errno;
-    if (rdma_resolve_addr(lane->link.id, NULL, address, RESOLVE_MS) != 0)
+    if (rdma_resolve_addr(lane->link.id, leaves_by_device ? (struct sockaddr *)&from : NULL,
+                          address, RESOLVE_MS) != 0)
         return errno;
     return 0;
 }

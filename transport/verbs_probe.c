@@ -301,9 +301,12 @@ struct kvf_status verbs_probe(struct verbs_device *device, struct kvf_why *why)
 {
     struct probe probe = {.device = device};
     const char *name = ibv_get_device_name(device->context->device);
-    if (!choose_port(&probe))
+    if (!choose_port(&probe)) {
+        char table[200];
+        verbs_table_text(table, sizeof(table));
         return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, ENETDOWN),
-                           "%s has no active port with an address", name);
+                           "%s has no active port with an address; there are: %s", name, table);
+    }
     struct kvf_status status = kvf_ok();
     int error = make(&probe);
     int result = error == 0 ? try_reads(&probe) : -1;

@@ -346,7 +346,7 @@ static void connect__where_nobody_listens__unavailable(void **state)
     char address[80];
     struct testbed_end end = {.transport = testbed.consumer.transport};
     (void)snprintf(address, sizeof(address), "%s:1", testbed.host);
-    assert_true(kvf_is_ok(kvf_lane_connect(end.transport, address, &testbed.nonces,
+    assert_true(kvf_is_ok(kvf_lane_connect(end.transport, address, KVF_ANY_DEVICE, &testbed.nonces,
                                            kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
                                            &testbed_events, &end, &end.lane)));
     testbed_wait_closed(&end);

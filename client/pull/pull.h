@@ -45,13 +45,14 @@ struct kvf_source_options {
     struct kvf_loop *loop;
     struct kvf_rpc *rpc;
     struct kvf_transports transports; /* the preferred one first; the source chooses among them */
-    const char *address;              /* HOST:PORT of the source's --listen; copied */
-    const char *tenant;               /* copied */
-    struct kvf_rpc_tls *tls;          /* NULL: plaintext; borrowed for life */
-    const char *node_id;              /* ours; borrowed for life */
-    uint64_t boot_epoch;              /* ours */
-    uint64_t process_instance;        /* random per start */
-    bool speculative; /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
+    size_t device; /* lanes leave by this one of the transport's; of no meaning where it has none */
+    const char *address;       /* HOST:PORT of the source's --listen; copied */
+    const char *tenant;        /* copied */
+    struct kvf_rpc_tls *tls;   /* NULL: plaintext; borrowed for life */
+    const char *node_id;       /* ours; borrowed for life */
+    uint64_t boot_epoch;       /* ours */
+    uint64_t process_instance; /* random per start */
+    bool speculative;          /* nobody waits for these pulls yet; kvf_pull_raise: somebody does */
     struct kvf_pull_stats *stats; /* shared by all sources; borrowed for life */
     /* May this identity (the source's one URI SAN; empty without TLS) serve this tenant? Answered at
      * once. With TLS no key is told to who may not, without it nothing that he says is believed. NULL: anyone may. */
@@ -77,6 +78,10 @@ void kvf_source_close(struct kvf_source *source, void (*closed)(void *context), 
 void kvf_source_rights_changed(struct kvf_source *source);
 /* True when no pull and no lookup is open: the caller may close it without harm. */
 bool kvf_source_is_idle(const struct kvf_source *source);
+/* How many pulls are open. */
+uint32_t kvf_source_pulls(const struct kvf_source *source);
+/* Its last lane left by its device, or none has opened yet. */
+bool kvf_source_uses_device(const struct kvf_source *source);
 /* DRAINING was told and no new session has been opened since; misses until a READY daemon is there
  * again. */
 bool kvf_source_is_draining(const struct kvf_source *source);

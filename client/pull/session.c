@@ -12,8 +12,9 @@
 #include <string.h>
 
 #define LEAVE_NS KVF_NS_PER_S
-#define AVOID_MIN_NS (60 * KVF_NS_PER_S)
+#define AVOID_MIN_NS (5 * KVF_NS_PER_S)
 #define AVOID_MAX_NS (3600 * KVF_NS_PER_S)
+#define MAX_NIC_ADDRESSES 64
 #define MAX_OPEN_READS 256 /* they are searched one by one */
 
 /* ---- states ---- */
@@ -217,6 +218,37 @@ static void lane_closed(struct kvf_lane *lane, void *user, struct kvf_status sta
     source_settle(source);
 }
 
+/* ---- which NIC ---- */
+
+static bool has_device(const struct kvf_source *source, const struct kvf_transport *transport)
+{
+    return source->options.device < kvf_transport_traits(transport)->device_count;
+}
+
+static size_t device_of(const struct kvf_source *source, const struct kvf_transport *transport)
+{
+    return has_device(source, transport) ? source->options.device : KVF_ANY_DEVICE;
+}
+
+/* Empty: it has none. */
+static const char *device_name(const struct kvf_source *source,
+                               const struct kvf_transport *transport)
+{
+    return has_device(source, transport)
+               ? kvf_transport_traits(transport)->devices[source->options.device]
+               : "";
+}
+
+/* For Hello, when the transport is not known yet: one NIC is one session. */
+static const char *nic_name(const struct kvf_source *source)
+{
+    const struct kvf_transports *ours = &source->options.transports;
+    for (size_t i = 0; i < ours->count; i++)
+        if (has_device(source, ours->list[i]))
+            return device_name(source, ours->list[i]);
+    return "";
+}
+
 /* ---- opening ---- */
 
 static const char *why_this_one(const struct session *session)
@@ -234,9 +266,11 @@ static const char *why_this_one(const struct session *session)
 static void tell_transport(struct session *session)
 {
     struct kvf_source *source = session->source;
+    const char *device = device_name(source, session->transport);
     if (source->options.transports.count > 1 && source->last_transport != session->transport)
-        kvf_log_info("pull", "lanes from %s come over %s: %s", source->address,
-                     kvf_transport_name(session->transport), why_this_one(session));
+        kvf_log_info("pull", "lanes from %s come over %s%s%s: %s", source->address,
+                     kvf_transport_name(session->transport), device[0] != '\0' ? " by " : "",
+                     device, why_this_one(session));
     source->last_transport = session->transport;
 }
 
@@ -292,21 +326,44 @@ static struct kvf_status check_welcome(const struct session *session,
     return kvf_ok();
 }
 
+/* Of the source's NICs the one that is nearest to ours; where that says nothing, its data address. */
+static bool lane_address(const struct session *session, const Kvferry__Welcome *welcome,
+                         char address[ADDRESS_MAX_BYTES])
+{
+    const struct kvf_source *source = session->source;
+    const char *peer = kvf_rpc_call_peer(session->call);
+    char candidate[ADDRESS_MAX_BYTES];
+    unsigned best = 0;
+    bool chooses = has_device(source, session->transport);
+    for (size_t i = 0; chooses && i < welcome->n_nic_addresses && i < MAX_NIC_ADDRESSES; i++) {
+        if (!address_of_lane(welcome->nic_addresses[i], peer, candidate))
+            return false;
+        unsigned near =
+            kvf_transport_nearness(session->transport, source->options.device, candidate);
+        if (near <= best)
+            continue;
+        best = near;
+        memcpy(address, candidate, sizeof(candidate));
+    }
+    return best > 0 || address_of_lane(welcome->data_address, peer, address);
+}
+
 static struct kvf_status welcomed(struct session *session, const Kvferry__Welcome *welcome)
 {
     struct kvf_source *source = session->source;
     struct kvf_lane_nonces nonces;
     char address[ADDRESS_MAX_BYTES];
     KVF_TRY(check_welcome(session, welcome));
-    if (!address_of_lane(welcome->data_address, kvf_rpc_call_peer(session->call), address))
+    session->transport = kvf_transports_find(&source->options.transports, welcome->transport);
+    if (!lane_address(session, welcome, address))
         return pull_fail(KVF_PROTOCOL);
     memcpy(nonces.connect.bytes, welcome->connect_nonce.data, KVF_NONCE_BYTES);
     memcpy(nonces.accept.bytes, welcome->accept_nonce.data, KVF_NONCE_BYTES);
     session->boot_epoch = welcome->boot_epoch;
     set_limits(session, welcome);
-    session->transport = kvf_transports_find(&source->options.transports, welcome->transport);
-    KVF_TRY(kvf_lane_connect(session->transport, address, &nonces, session->timer.deadline_ns,
-                             &lane_events, session, &session->lane));
+    KVF_TRY(kvf_lane_connect(session->transport, address, device_of(source, session->transport),
+                             &nonces, session->timer.deadline_ns, &lane_events, session,
+                             &session->lane));
     set_state(session, SESSION_JOINING);
     return kvf_ok();
 }
@@ -325,6 +382,7 @@ static void send_hello(struct session *session)
     hello.node_id = (char *)(uintptr_t)source->options.node_id;
     hello.boot_epoch = source->options.boot_epoch;
     hello.instance = source->options.process_instance;
+    hello.nic = (char *)(uintptr_t)nic_name(source);
     for (size_t i = 0; i < source->options.transports.count; i++)
         if (!is_avoided(source, i))
             transports[hello.n_transports++] =

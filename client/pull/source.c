@@ -278,6 +278,17 @@ bool kvf_source_is_idle(const struct kvf_source *source)
            kvf_list_is_empty(&source->failed_lookups);
 }
 
+uint32_t kvf_source_pulls(const struct kvf_source *source)
+{
+    return source->pull_count;
+}
+
+bool kvf_source_uses_device(const struct kvf_source *source)
+{
+    return source->last_transport == NULL ||
+           kvf_transport_traits(source->last_transport)->device_count > 0;
+}
+
 bool kvf_source_is_draining(const struct kvf_source *source)
 {
     return source->draining;

@@ -220,7 +220,7 @@ static void take_welcome(struct bench *bench, const Kvferry__Welcome *welcome)
     memcpy(nonces.connect.bytes, welcome->connect_nonce.data, KVF_NONCE_BYTES);
     memcpy(nonces.accept.bytes, welcome->accept_nonce.data, KVF_NONCE_BYTES);
     (void)snprintf(address, sizeof(address), "127.0.0.1%s", port);
-    bench_check(kvf_lane_connect(bench->transport, address, &nonces,
+    bench_check(kvf_lane_connect(bench->transport, address, KVF_ANY_DEVICE, &nonces,
                                  kvf_clock_now_ns() + KVF_PEER_HANDSHAKE_NS, &events, bench,
                                  &bench->lane),
                 "lane");

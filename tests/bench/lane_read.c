@@ -171,9 +171,9 @@ static void consumer_connect(struct bench *bench)
     if (read(bench->control, &invitation, sizeof(invitation)) != (ssize_t)sizeof(invitation))
         bench_die("the source ended");
     (void)snprintf(address, sizeof(address), "127.0.0.1:%d", invitation.port);
-    bench_check(kvf_lane_connect(bench->consumer.transport, address, &invitation.nonces,
-                                 kvf_clock_now_ns() + 10 * KVF_NS_PER_S, &events, &bench->consumer,
-                                 &bench->consumer.lane),
+    bench_check(kvf_lane_connect(bench->consumer.transport, address, KVF_ANY_DEVICE,
+                                 &invitation.nonces, kvf_clock_now_ns() + 10 * KVF_NS_PER_S,
+                                 &events, &bench->consumer, &bench->consumer.lane),
                 "connect");
     serve_until_opened(&bench->consumer);
 }
