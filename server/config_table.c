@@ -103,7 +103,9 @@ const struct kvf_flag kvf_flags[] = {
      .offset = FIELD(nics),
      .operand = "LIST",
      .derived = "all",
-     .help = "RDMA devices that verbs uses, by name, separated by commas"},
+     .help =
+         "RDMA devices that verbs uses, by name, separated by commas (kvferry transports lists "
+         "them); each Get goes by the one with the fewest under way, and the pool lies near them"},
     {.name = "ucx-trust-peers",
      .kind = KVF_FLAG_SWITCH,
      .group = KVF_FLAG_GROUP_NETWORK,

@@ -5,6 +5,7 @@
 #include "base/address.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/numa.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -76,7 +77,10 @@ static struct kvf_status prepare_run_dir(struct kvf_manager *manager, struct kvf
 static struct kvf_status start_memory(struct kvf_manager *manager, struct kvf_why *why)
 {
     const struct kvf_config *config = manager->config;
-    KVF_TRY(kvf_pool_create(config->pool_bytes, config->hugepages, &manager->pool, why));
+    int nodes[KVF_NUMA_NODES_MAX];
+    size_t node_count = kvf_network_numa_nodes(config, nodes, KVF_NUMA_NODES_MAX);
+    KVF_TRY(kvf_pool_create_near(config->pool_bytes, config->hugepages, nodes, node_count,
+                                 &manager->pool, why));
     size_t count = kvf_pool_arena_count(manager->pool);
     manager->arenas = calloc(count, sizeof(struct kvf_arena *));
     if (manager->arenas == NULL)
@@ -138,6 +142,7 @@ static struct kvf_status start_store(struct kvf_manager *manager, struct kvf_why
         .io_bytes = config->ssd_io_bytes,
         .arenas = manager->arenas,
         .arena_count = kvf_pool_arena_count(manager->pool),
+        .locked_bytes = kvf_network_locked_bytes(&manager->network),
         .reclaim = reclaim,
         .context = manager,
     };
@@ -399,6 +404,20 @@ void manager_release(struct kvf_manager *manager)
     free(manager);
 }
 
+/* Worth a line where memory was to lie near the NICs. */
+static void log_nodes(const struct kvf_manager *manager)
+{
+    int nodes[KVF_NUMA_NODES_MAX];
+    size_t count = kvf_network_numa_nodes(manager->config, nodes, KVF_NUMA_NODES_MAX);
+    size_t arenas = kvf_pool_arena_count(manager->pool), near = 0;
+    for (size_t i = 0; i < arenas && count > 0; i++)
+        near += kvf_numa_node_of(manager->arenas[i]->base) == nodes[i % count];
+    if (count > 0)
+        kvf_log(near == arenas ? KVF_LOG_INFO : KVF_LOG_WARNING, "manager",
+                "NUMA: %zu of %zu arenas lie near the NICs (the first on node %d)", near, arenas,
+                kvf_numa_node_of(manager->arenas[0]->base));
+}
+
 /* Of the last one, tcp where there is a choice; kvf_network_log says the others. */
 static int data_port(const struct kvf_manager *manager)
 {
@@ -413,6 +432,7 @@ static void log_ready(const struct kvf_manager *manager)
     kvf_config_log(config);
     kvf_trust_log(&manager->trust);
     kvf_network_log(&manager->network, config, manager->trust.acl);
+    log_nodes(manager);
     if (manager->store != NULL)
         kvf_log_info("manager", "SSD: %s", kvf_store_io_text(manager->store));
     char listen[KVF_ADDRESS_TEXT_BYTES] = "none";

@@ -81,6 +81,41 @@ struct kvf_status kvf_network_open(const struct kvf_config *config, const struct
     return status;
 }
 
+#define MAX_NICS 64
+
+static bool is_wanted(const struct kvf_config *config, const struct kvf_nic *nic)
+{
+    bool wanted = config->nics.count == 0 && nic->is_active;
+    for (size_t i = 0; i < config->nics.count; i++)
+        wanted = wanted || strcmp(config->nics.items[i], nic->device) == 0;
+    return wanted && nic->numa_node >= 0;
+}
+
+size_t kvf_network_numa_nodes(const struct kvf_config *config, int *nodes, size_t room)
+{
+    struct kvf_nic nics[MAX_NICS];
+    size_t found = 0;
+    if (config->transport == KVF_CONFIG_TRANSPORT_TCP)
+        return 0;
+    size_t count = kvf_transport_nics("verbs", nics, MAX_NICS);
+    for (size_t i = 0; i < count && i < MAX_NICS; i++) {
+        size_t at = 0;
+        while (at < found && nodes[at] != nics[i].numa_node)
+            at++;
+        if (at == found && found < room && is_wanted(config, &nics[i]))
+            nodes[found++] = nics[i].numa_node;
+    }
+    return found;
+}
+
+uint64_t kvf_network_locked_bytes(const struct kvf_network *network)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < network->transports.count; i++)
+        bytes += kvf_transport_traits(network->transports.list[i])->locked_bytes;
+    return bytes;
+}
+
 static void log_one(const struct kvf_transport *transport, const struct kvf_config *config,
                     const struct kvf_acl *acl)
 {

@@ -18,6 +18,11 @@ KVF_MUST_USE struct kvf_status kvf_network_open(const struct kvf_config *config,
                                                 const struct kvf_acl *acl,
                                                 const struct kvf_transport_options *transport,
                                                 struct kvf_network *network, struct kvf_why *why);
+/* The NUMA nodes of the NICs that the configuration means, each once, before anything is open: where memory should lie. At
+ * most `room` are written; returns how many. */
+size_t kvf_network_numa_nodes(const struct kvf_config *config, int *nodes, size_t room);
+/* What its transports have locked of memory. */
+uint64_t kvf_network_locked_bytes(const struct kvf_network *network);
 /* For the log of a start. */
 void kvf_network_log(const struct kvf_network *network, const struct kvf_config *config,
                      const struct kvf_acl *acl);
