@@ -35,6 +35,7 @@ enum words_exit cli_evict(const struct cli_options *options, char **arguments, s
 enum words_exit cli_set(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_drain(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_replay(const struct cli_options *options, char **arguments, size_t count);
+enum words_exit cli_transports(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_trace(const struct cli_options *options, char **arguments, size_t count);
 
 /* Register with the daemon of this run directory. On a failure it is said already. */

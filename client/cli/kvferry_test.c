@@ -298,6 +298,19 @@ static void replay__json_takes_a_file__on_either_side(void **state)
     assert_string_equal(text, "old");
 }
 
+static void transports__any_host__lists_all_of_them(void **state)
+{
+    (void)state;
+    assert_int_equal(run("transports"), 0);
+    assert_non_null(strstr(output, "tcp    yes"));
+    assert_non_null(strstr(output, "\nverbs  "));
+    assert_non_null(strstr(output, "\nucx    "));
+    assert_string_equal(errors, "");
+    assert_int_equal(run("--json", "transports"), 0);
+    assert_non_null(strstr(output, "\"usable\""));
+    assert_int_equal(run("transports", "verbs"), 2);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
@@ -310,6 +323,7 @@ int main(void)
         TEST(trace__made__is_whole_and_repeatable),
         TEST(replay__bad_trace__exit_2_before_anything_is_put),
         TEST(replay__json_takes_a_file__on_either_side),
+        TEST(transports__any_host__lists_all_of_them),
     };
     return cmocka_run_group_tests_name("client/cli/kvferry", tests, NULL, NULL);
 }

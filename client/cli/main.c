@@ -80,6 +80,9 @@ static const struct command commands[] = {
      DAEMON | BIT(OPTION_SOURCE) | BIT(OPTION_TRACE) | BIT(OPTION_PREFILL) | BIT(OPTION_DECODE) |
          BIT(OPTION_BLOCK_BYTES) | BIT(OPTION_REQUESTS) | BIT(OPTION_SEED) | BIT(OPTION_ORDER),
      false, 0, 0, cli_replay},
+    {"transports", "transports",
+     "what lanes can run on from this host, and why not; needs no daemon",
+     BIT(OPTION_RUN_DIR) | BIT(OPTION_JSON) | BIT(OPTION_TIMEOUT), false, 0, 0, cli_transports},
     {"trace", "trace --requests N [--seed N] -o FILE",
      "make a trace of the shape of a real chat service",
      BIT(OPTION_RUN_DIR) | BIT(OPTION_TIMEOUT) | BIT(OPTION_OUTPUT) | BIT(OPTION_REQUESTS) |
