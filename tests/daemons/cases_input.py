@@ -1,5 +1,6 @@
 """What cannot be is refused: the exit status says so, one line names the thing, and nothing was created or lost."""
 
+import json
 import os
 import socket
 import time
@@ -142,6 +143,34 @@ def refused_transports_that_this_build_lacks(case):
     """Also by --check-config."""
     for extra in ([], ["--check-config"]):
         _refused(case, 2, ["--transport ucx", "--transport tcp"], *extra, transport="ucx", ucx_trust_peers=True)
+
+
+def _has_verbs():
+    return bool(os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"))
+
+
+def refused_verbs_where_there_is_none(case):
+    """Or not the NIC that is named: tests/qemu has the hosts that have some."""
+    if not _has_verbs():
+        _refused(case, 1, ["no verbs device", "/dev/infiniband", "tcp"], transport="verbs")
+    _refused(case, 1, ["no verbs device", "no_such_nic0"], transport="verbs", nics="no_such_nic0")
+
+
+def transport_auto_without_verbs_is_tcp_and_says_why(case):
+    a = case.start(case.daemon("a", listen=True, flags=["--transport", "auto", "--nics", "no_such_nic0"]))
+    a.must_log("no lanes over verbs", "no_such_nic0")
+    a.must_log("lanes over tcp: data port")
+    expect_equal(a.stat()["transport"], "tcp", "the transport in stat")
+    a.stop()
+
+
+def transports_are_listed_with_why_not(case):
+    listed = json.loads(case.run("kvferry", "--json", "transports").must_end_with(0).out)
+    rows = {row["name"]: row for row in listed["transports"]}
+    expect_equal(sorted(rows), ["tcp", "ucx", "verbs"], "the transports")
+    expect(rows["tcp"]["usable"], "tcp is not usable")
+    for name in () if _has_verbs() else ("verbs",):
+        expect(not rows[name]["usable"] and rows[name]["why"], f"{name} is usable, or does not say why not")
 
 
 def refused_acls(case):

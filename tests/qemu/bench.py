@@ -45,8 +45,8 @@ def _die_with_parent():
 class Guest:
     """One machine, on or off. `verdict`: None while it has none; 0 passed; else what its script ended with, or words."""
 
-    def __init__(self, bench, role, wire):
-        self.bench, self.role, self.wire = bench, role, wire
+    def __init__(self, bench, role, wires):
+        self.bench, self.role, self.wires = bench, role, wires
         self.process = None
         self.verdict = None
         self.boots = 0
@@ -63,8 +63,9 @@ class Guest:
         words += ["-kernel", self.bench.kernel.vmlinux, "-initrd", f"{work}/initramfs", "-append",
                   f"console=ttyS0 {BOOT} role={self.role} boot={self.boots} hosts={script.hosts}"]
         words += self.console() + ["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]
-        words += ["-netdev", f"socket,id=wire,fd={self.wire.fileno()}", "-device",
-                  f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:0{number},host_mtu=9000,romfile="]
+        for at, wire in enumerate(self.wires):
+            words += ["-netdev", f"socket,id=wire{at},fd={wire.fileno()}", "-device",
+                      f"virtio-net-pci,netdev=wire{at},mac=52:54:00:00:0{at}:0{number},host_mtu=9000,romfile="]
         for name, more in (("host", ",readonly=on"), ("sync", "")):
             words += ["-virtfs", f"local,path={work}/{name},mount_tag={name},security_model=none{more}"]
         if os.path.exists(self.image):
@@ -87,7 +88,7 @@ class Guest:
         self.boots += 1
         self.process = subprocess.Popen(
             self.arguments(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            pass_fds=[self.wire.fileno()], preexec_fn=_die_with_parent)
+            pass_fds=[wire.fileno() for wire in self.wires], preexec_fn=_die_with_parent)
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def power_cut(self):
@@ -144,9 +145,11 @@ class Bench:
             names = [f"{role},IP:10.77.0.{number}" for number, role in enumerate("ab", 1)]
             subprocess.run([f"{TOP}/deploy/make-certs", f"{self.work}/host/tls", *names], check=True, stdout=subprocess.DEVNULL)
         initramfs.build(f"{self.work}/initramfs", self.kernel, f"{HERE}/guest/init", programs)
-        for role, wire in zip(self.script.roles, socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)):
-            wire.setblocking(False)
-            self.guests[role] = Guest(self, role, wire)
+        wires = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(self.script.wires)]
+        for role, ends in zip(self.script.roles, zip(*wires)):
+            for end in ends:
+                end.setblocking(False)
+            self.guests[role] = Guest(self, role, ends)
             if self.script.drives.get(role):
                 with open(self.guests[role].image, "wb") as image:
                     image.truncate(self.script.drives[role] << 20)
@@ -169,7 +172,8 @@ class Bench:
 
     def power_on(self, guest):
         if guest.boots > 0:
-            self.selector.unregister(guest.wire)
+            for wire in guest.wires:
+                self.selector.unregister(wire)
         guest.power_on()
         self.log(guest.role, f"-- power on, boot {guest.boots}")
         self.selector.register(guest.process.stdout, selectors.EVENT_READ, lambda: self._hear(guest))
@@ -188,7 +192,8 @@ class Bench:
 
     def _lose_what_comes(self, guest):
         """While a guest is off, what is sent to it is lost: we read it and throw it away."""
-        self.selector.register(guest.wire, selectors.EVENT_READ, lambda: guest.wire.recv(1 << 17))
+        for wire in guest.wires:
+            self.selector.register(wire, selectors.EVENT_READ, lambda wire=wire: wire.recv(1 << 17))
 
     # ---- asks ----
 
@@ -245,7 +250,8 @@ class Bench:
             if guest.process:
                 guest.process.kill()
                 guest.process.wait()
-            guest.wire.close()
+            for wire in guest.wires:
+                wire.close()
         self.selector.close()
         self.log_file.close()
         if not keep:

@@ -4,6 +4,7 @@
     #: memory 512                     MiB of each
     #: cpus 1                         of each
     #: nodes 2                        NUMA nodes, each with a CPU and its share of the memory
+    #: wires 1                        between the two: eth0, eth1, ...
     #: drive a 1024                   an emulated NVMe drive of so many MiB at a; as often as needed
     #: programs //server:kvferryd     of the tree, to /host/bin; as often as needed
     #: certificates                   of a and b, in /host/tls
@@ -28,7 +29,7 @@ class Script:
     def __init__(self, name=None):
         """`name` is a file of scripts/ or a path; None is a script that does nothing, for guests to sit down at."""
         self.path = None
-        self.hosts, self.memory_mib, self.cpus, self.nodes, self.limit_s = 1, 512, 1, 1, 60
+        self.hosts, self.memory_mib, self.cpus, self.nodes, self.wires, self.limit_s = 1, 512, 1, 1, 1, 60
         self.drives, self.programs, self.certificates, self.by_name = {}, [], False, False
         if name is None:
             return
@@ -50,6 +51,8 @@ class Script:
                 self.cpus = int(number)
             case ["nodes", number]:
                 self.nodes = int(number)
+            case ["wires", number]:
+                self.wires = int(number)
             case ["limit", number]:
                 self.limit_s = int(number)
             case ["drive", "a" | "b" as role, number]:

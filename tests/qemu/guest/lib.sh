@@ -56,6 +56,10 @@ network_up() { # eth0 with MTU 9000
     must ip link set eth0 mtu 9000 up
     must ip address add "$ADDRESS/24" dev eth0
 }
+network_up_1() { # eth1, in a network of its own: 10.78.0.1 and 10.78.0.2
+    must ip link set eth1 mtu 9000 up
+    must ip address add "10.78${ADDRESS#10.77}/24" dev eth1
+}
 rdma_up() { # rxe0, soft-RoCE on eth0
     for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm; do must modprobe $module; done
     must rdma link add rxe0 type rxe netdev eth0

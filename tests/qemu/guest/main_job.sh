@@ -40,6 +40,16 @@ get_odd_sizes() {
     done
     passed "odd sizes by put and get: $ODD"
 }
+# A lane that is late is one over tcp, for some seconds: what follows is to go over this one.
+lanes_go_over() { # TRANSPORT KEY
+    must eventually 90 comes_over_it "$1" "$2"
+}
+comes_over_it() {
+    ferry evict --dram >/dev/null
+    before=$(over "$1" received)
+    ferry get t/f "$2" -o /tmp/out --source "$PEER_ADDRESS:$PORT" >/dev/null 2>&1
+    [ "$(over "$1" received)" -gt "$before" ]
+}
 pull() { # BLOCKS BATCH_MIB
     must ferry set read-batch-mib "$2" >/dev/null
     found=$(check_blocks "$PEER_ADDRESS:$PORT" $NINE_MIB 0 "$1")
