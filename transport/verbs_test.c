@@ -249,6 +249,42 @@ static void open__with_the_nics_of_this_host_named__opens_them(void **state)
     assert_non_null(strstr(why.text, nic.device));
 }
 
+/* Bound to all, it can be reached at each address; bound to one, there. */
+static void addresses__of_a_listener__where_it_can_be_reached(void **state)
+{
+    (void)state;
+    const char *hosts[] = {"0.0.0.0", testbed.host};
+    struct kvf_transport_options options = {.loop = testbed.loop};
+    for (int i = 0; i < 2; i++) {
+        struct kvf_transport *transport = NULL;
+        char listen[80], wanted[80], addresses[8][KVF_TRANSPORT_ADDRESS_BYTES];
+        bool found = false;
+        assert_true(kvf_is_ok(kvf_transport_open("verbs", &options, &transport, NULL)));
+        assert_int_equal(kvf_transport_addresses(transport, addresses, 8), 0);
+        (void)snprintf(listen, sizeof(listen), "%s:0", hosts[i]);
+        assert_true(kvf_is_ok(kvf_transport_listen(transport, listen, NULL)));
+        size_t count = kvf_transport_addresses(transport, addresses, 8);
+        (void)snprintf(wanted, sizeof(wanted), "%s:%d", testbed.host,
+                       kvf_transport_port(transport));
+        for (size_t k = 0; k < count; k++)
+            found = found || strcmp(addresses[k], wanted) == 0;
+        assert_true(found);
+        kvf_transport_close(transport);
+    }
+}
+
+static void nearness__own_address_and_others__by_what_they_share(void **state)
+{
+    (void)state;
+    const struct kvf_transport *transport = testbed.source.transport;
+    char own[80];
+    (void)snprintf(own, sizeof(own), "%s:1", testbed.host);
+    unsigned itself = kvf_transport_nearness(transport, 0, own);
+    assert_int_equal(itself, 128);
+    assert_true(kvf_transport_nearness(transport, 0, "203.0.113.9:1") < itself);
+    assert_int_equal(kvf_transport_nearness(transport, 0, "no address"), 0);
+}
+
 /* ---- a process that may not ---- */
 
 /* What main does in such a process: says why it cannot open the transport. */
@@ -366,6 +402,8 @@ int main(int argc, char **argv)
         TEST(lanes__opened_and_closed_100_times_under_reads__every_resource_comes_back),
         TEST(nics__of_this_host__one_is_active_and_has_an_address),
         TEST(open__with_the_nics_of_this_host_named__opens_them),
+        TEST(addresses__of_a_listener__where_it_can_be_reached),
+        TEST(nearness__own_address_and_others__by_what_they_share),
         TEST(open__without_the_devices_files__unsupported_and_says_where),
         TEST(open__with_little_lockable_memory__unsupported_and_says_the_remedy),
         TEST(listen__on_an_address_that_no_device_has__unavailable_and_says_so),
