@@ -1,4 +1,4 @@
-/* session, in four parts: states, the end, opening, messages. */
+/* session, in six parts: states, the end, which transport, which NIC, opening, messages. */
 #include "client/pull/session.h"
 
 #include "base/clock.h"
@@ -38,14 +38,6 @@ void session_send(struct session *session, const Kvferry__SessionUp *up)
         session_end(session, pull_fail(KVF_NO_MEMORY));
     else if (session->call != NULL)
         kvf_rpc_call_send(session->call, bytes);
-}
-
-void session_pump(struct session *session)
-{
-    struct kvf_source *source = session->source;
-    while (session->state == SESSION_OPEN && !session->draining &&
-           session->open_reads < session->max_open_reads && !kvf_list_is_empty(&source->ready))
-        read_ask(session, kvf_container(source->ready.next, struct kvf_pull, node));
 }
 
 void session_drain(struct session *session)
@@ -140,7 +132,8 @@ static size_t index_of(const struct session *session)
     return at;
 }
 
-bool session_is_second_best(const struct session *session)
+/* A better one was avoided when it opened, and may be tried again. */
+static bool is_second_best(const struct session *session)
 {
     if (session->state != SESSION_OPEN)
         return false;
@@ -175,6 +168,18 @@ static void fall_back(struct session *session)
             session->fell_back = true;
     if (session->fell_back)
         avoid(source, failed);
+}
+
+void session_pump(struct session *session)
+{
+    struct kvf_source *source = session->source;
+    if (session->open_reads == 0 && !kvf_list_is_empty(&source->ready) && is_second_best(session)) {
+        session_leave(session); /* who waits goes to the next one */
+        return;
+    }
+    while (session->state == SESSION_OPEN && !session->draining &&
+           session->open_reads < session->max_open_reads && !kvf_list_is_empty(&source->ready))
+        read_ask(session, kvf_container(source->ready.next, struct kvf_pull, node));
 }
 
 static void timed_out(struct kvf_timer *timer)

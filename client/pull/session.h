@@ -65,9 +65,7 @@ void session_end(struct session *session, struct kvf_status why);
 void session_leave(struct session *session);
 /* The source drains: Reads go on, what is pending there will not come. */
 void session_drain(struct session *session);
-/* A transport that was avoided when it opened, and is better, may be tried again. */
-bool session_is_second_best(const struct session *session);
-/* Ask for as much as the bounds allow. */
+/* Ask for as much as the bounds allow; or leave, with no Read open, where a better transport may be tried again. */
 void session_pump(struct session *session);
 
 /* False: the session cannot take Reads, or cancels and releases of them. */

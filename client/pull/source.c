@@ -39,12 +39,6 @@ static void reconnect(struct kvf_source *source)
         end_all_waiting(source, may);
 }
 
-/* Somebody waits, and the lane could be a better one. */
-static bool wants_a_better_one(const struct kvf_source *source)
-{
-    return !kvf_list_is_empty(&source->ready) && session_is_second_best(source->session);
-}
-
 static void work(struct kvf_source *source)
 {
     struct session *session = source->session;
@@ -52,8 +46,7 @@ static void work(struct kvf_source *source)
         session_drain(session);
         end_all_waiting(source, pull_fail(KVF_DRAINING));
     }
-    if (session != NULL && session->open_reads == 0 &&
-        (session->draining || source->closing || wants_a_better_one(source)))
+    if (session != NULL && (session->draining || source->closing) && session->open_reads == 0)
         session_leave(session);
     if (session != NULL)
         session_pump(session);
