@@ -4,7 +4,7 @@
 #define KVFERRY_CLIENT_CLI_CLI_H
 
 #include "client/cli/words.h"
-#include "client/engine/kvferry.h"
+#include "client/kvferry.h"
 
 /* What the command line said; strings are borrowed from it. NULL and 0: not given, or the default. */
 struct cli_options {

@@ -14,7 +14,7 @@
 #define KVFERRY_CLIENT_ENGINE_DIALOG_H
 
 #include "base/arena.h"
-#include "client/engine/kvferry.h"
+#include "client/kvferry.h"
 #include "client/engine/wire.h"
 #include "proto/engine.pb-c.h"
 #include "proto/scratch.h"

@@ -1,5 +1,5 @@
 // kvferry.h from C++: it compiles, and its functions link under their C names.
-#include "client/engine/kvferry.h"
+#include "client/kvferry.h"
 
 #include <cstdio>
 

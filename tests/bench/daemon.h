@@ -2,7 +2,7 @@
 #ifndef KVFERRY_TESTS_BENCH_DAEMON_H
 #define KVFERRY_TESTS_BENCH_DAEMON_H
 
-#include "client/engine/kvferry.h"
+#include "client/kvferry.h"
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>

@@ -10,7 +10,7 @@
  * Parts: the store, a round of ours, a round of plain reads, main. */
 #include "base/block.h"
 #include "base/crc32c.h"
-#include "client/engine/kvferry.h"
+#include "client/kvferry.h"
 #include "storage/storage.h"
 #include "tests/bench/rounds.h"
 

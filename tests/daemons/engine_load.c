@@ -12,7 +12,7 @@
 #include "base/block.h"
 #include "base/clock.h"
 #include "client/cli/pattern.h"
-#include "client/engine/kvferry.h"
+#include "client/kvferry.h"
 
 #include <inttypes.h>
 #include <poll.h>
