@@ -59,15 +59,14 @@ static bool has_strides(const struct kvf_geometry *geometry)
     return (geometry->page_stride | geometry->layer_stride | geometry->plane_stride) != 0;
 }
 
-/* A stride that is used takes a step of a chunk at least. */
+/* A stride that is said is a chunk at least; where chunks lie unevenly it is 0. */
 static bool strides_are_valid(const struct kvf_geometry *geometry)
 {
     uint64_t chunk = kvf_geometry_chunk_bytes(geometry);
-    if (!has_strides(geometry))
-        return true;
-    return geometry->page_stride >= chunk &&
-           (geometry->layers == 1 || geometry->layer_stride >= chunk) &&
-           (geometry->planes == 1 || geometry->plane_stride >= chunk);
+    return !has_strides(geometry) ||
+           (geometry->page_stride >= chunk &&
+            (geometry->layer_stride == 0 || geometry->layer_stride >= chunk) &&
+            (geometry->plane_stride == 0 || geometry->plane_stride >= chunk));
 }
 
 static const char *what_is_wrong(const struct kvf_geometry *geometry)

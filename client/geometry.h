@@ -56,9 +56,9 @@ struct kvf_geometry {
     bool
         replicated; /* every TP rank has the same KV (MLA): the rank is then not in the fingerprint */
 
-    /* Where this process's cache has its chunks, when they lie evenly: chunk (page, layer, plane) begins at
-     * base + page x page_stride + layer x layer_stride + plane x plane_stride. All 0: page-first, without gaps. Not in
-     * the fingerprint, for blocks are the same whatever the cache looks like. */
+    /* Where this process's cache has its chunks: chunk (page, layer, plane) begins at base + page x page_stride + layer x
+     * layer_stride + plane x plane_stride. All 0: page-first, without gaps. Layer or plane 0 alone: they lie unevenly
+     * (client/device takes a list then). Not in the fingerprint, for blocks are the same whatever the cache looks like. */
     uint64_t page_stride, layer_stride, plane_stride;
 };
 

@@ -73,7 +73,7 @@ static void check__each_field_out_of_range__is_named(void **state)
     assert_refused(&bad, KVF_INVALID, "rank");
     bad = good, bad.pp_rank = 4, bad.pp_size = 4;
     assert_refused(&bad, KVF_INVALID, "rank");
-    bad = good, bad.page_stride = 131072;
+    bad = good, bad.layer_stride = 131072;
     assert_refused(&bad, KVF_INVALID, "stride");
     bad = good, bad.page_tokens = 1024;
     assert_refused(&bad, KVF_TOO_LARGE, "150994944");

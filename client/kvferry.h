@@ -41,6 +41,7 @@ extern "C" {
 #include "base/block.h"
 #include "base/status.h"
 #include "client/geometry.h"
+#include "client/range.h"
 
 #ifdef __cplusplus
 #pragma GCC diagnostic pop
@@ -215,12 +216,6 @@ enum kvf_engine_state {
     KVF_ENGINE_DOWN = 0,
     KVF_ENGINE_UP = 1,
     KVF_ENGINE_DRAINING = 2,
-};
-
-/* One mapped arena. */
-struct kvf_range {
-    void *base; /* page-aligned */
-    uint64_t bytes;
 };
 
 struct kvf_engine_options {
