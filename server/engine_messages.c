@@ -143,6 +143,20 @@ static bool send_arenas(struct context *context, uint64_t id, uint32_t first, ui
     return kvf_is_ok(kvf_wire_send(context->watch.fd, engines->buffer, length, fds, count));
 }
 
+/* What it says of itself, for whoever reads the log; foreign, so that it is believed by nobody. */
+static void describe(const Kvferry__EngineGeometry *geometry, char *text, size_t room)
+{
+    text[0] = '\0';
+    if (geometry == NULL)
+        return;
+    (void)snprintf(
+        text, room,
+        ": %u layers x %u of dtype %u, %u tokens a page, %llu B a block, TP %u of %u, PP %u of %u",
+        geometry->layers, geometry->planes, geometry->dtype, geometry->page_tokens,
+        (unsigned long long)geometry->block_bytes, geometry->tp_rank, geometry->tp_size,
+        geometry->pp_rank, geometry->pp_size);
+}
+
 static void take_register(struct context *context, uint64_t id,
                           const Kvferry__EngineRegister *request)
 {
@@ -174,8 +188,10 @@ static void take_register(struct context *context, uint64_t id,
             return;
         }
     }
-    kvf_log_info("engines", "engine %llu (\"%s\", pid %d) registered",
-                 (unsigned long long)context->instance, context->name, (int)context->pid);
+    char shape[200];
+    describe(request->geometry, shape, sizeof(shape));
+    kvf_log_info("engines", "engine %llu (\"%s\", pid %d) registered%s",
+                 (unsigned long long)context->instance, context->name, (int)context->pid, shape);
 }
 
 /* It says that it writes no more: nothing has to wait for its process. */

@@ -2,6 +2,7 @@
 #include "client/engine/client.h"
 
 #include "base/clock.h"
+#include "base/version.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -136,12 +137,32 @@ static struct kvf_status take_arenas(struct kvf_client *client,
         client->max_get_bytes = registered->max_get_bytes;
     if (registered->max_put_bytes != 0)
         client->max_put_bytes = registered->max_put_bytes;
+    if (registered->boot_epoch != 0)
+        client->boot_epoch = registered->boot_epoch;
+    if (registered->instance != 0)
+        client->instance = registered->instance;
     return kvf_ok();
 }
 
-struct kvf_status client_register(struct kvf_client *client, const char *name, const char *path,
+static void fill_geometry(const struct kvf_geometry *geometry, Kvferry__EngineGeometry *message)
+{
+    kvferry__engine_geometry__init(message);
+    message->dtype = (uint32_t)geometry->dtype;
+    message->layers = geometry->layers;
+    message->planes = geometry->planes;
+    message->page_tokens = geometry->page_tokens;
+    message->block_bytes = kvf_geometry_block_bytes(geometry);
+    message->tp_rank = geometry->tp_rank;
+    message->tp_size = geometry->tp_size;
+    message->pp_rank = geometry->pp_rank;
+    message->pp_size = geometry->pp_size;
+}
+
+struct kvf_status client_register(struct kvf_client *client, const char *name,
+                                  const struct kvf_geometry *geometry, const char *path,
                                   uint64_t timeout_ms, struct kvf_why *why)
 {
+    Kvferry__EngineGeometry shape;
     char short_name[NAME_MAX_BYTES + 1];
     Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
     Kvferry__EngineRegister message = KVFERRY__ENGINE_REGISTER__INIT;
@@ -151,6 +172,10 @@ struct kvf_status client_register(struct kvf_client *client, const char *name, c
     (void)snprintf(short_name, sizeof(short_name), "%s", name != NULL ? name : "");
     message.version = KVF_WIRE_VERSION;
     message.name = short_name;
+    if (geometry != NULL) {
+        fill_geometry(geometry, &shape);
+        message.geometry = &shape;
+    }
     request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER;
     request.register_ = &message;
     struct kvf_status status = dialog_ask(client, &request, deadline_ns, &reply);
@@ -168,6 +193,7 @@ struct kvf_status client_register(struct kvf_client *client, const char *name, c
         client->max_get_bytes = UINT64_MAX;
     if (client->max_put_bytes == 0)
         client->max_put_bytes = UINT64_MAX;
+    client->stats.registrations++;
     return status;
 }
 
@@ -178,13 +204,15 @@ struct kvf_status kvf_client_open(const struct kvf_client_options *options,
     const char *path = options->socket_path != NULL ? options->socket_path : "";
     struct kvf_client *client = NULL;
     int fd = -1;
+    if (options->geometry != NULL)
+        KVF_TRY(kvf_geometry_check(options->geometry, why));
     struct kvf_status status = connect_until(path, dialog_deadline(timeout_ms), &fd);
     if (!kvf_is_ok(status))
         return explain_connect(status, path, why);
     status = dialog_create(fd, &client);
     if (!kvf_is_ok(status))
         return kvf_why_set(why, status, "no memory for a client of kvferryd");
-    status = client_register(client, options->name, path, timeout_ms, why);
+    status = client_register(client, options->name, options->geometry, path, timeout_ms, why);
     if (!kvf_is_ok(status)) {
         dialog_destroy(client);
         return status;
@@ -214,6 +242,26 @@ uint64_t kvf_client_max_get_bytes(const struct kvf_client *client)
 uint64_t kvf_client_max_put_bytes(const struct kvf_client *client)
 {
     return client->max_put_bytes;
+}
+
+uint64_t kvf_client_boot_epoch(const struct kvf_client *client)
+{
+    return client->boot_epoch;
+}
+
+uint64_t kvf_client_instance(const struct kvf_client *client)
+{
+    return client->instance;
+}
+
+void kvf_client_stats(const struct kvf_client *client, struct kvf_stats *stats)
+{
+    *stats = client->stats;
+}
+
+const char *kvf_library_version(void)
+{
+    return KVF_VERSION;
 }
 
 size_t kvf_client_arena_count(const struct kvf_client *client)

@@ -5,8 +5,9 @@
 #include "client/engine/dialog.h"
 
 /* Ask to be registered and map the arenas. On an error the client is to be destroyed. `path` is for
- * *why only. */
+ * *why only; geometry may be NULL. */
 KVF_MUST_USE struct kvf_status client_register(struct kvf_client *client, const char *name,
+                                               const struct kvf_geometry *geometry,
                                                const char *path, uint64_t timeout_ms,
                                                struct kvf_why *why);
 

@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TELL_TIMEOUT_MS 5000u
 #define DRAIN_MESSAGES 1024u
 
 /* ---- life ---- */
@@ -32,6 +31,7 @@ struct kvf_status dialog_create(int fd, struct kvf_client **give)
     client->unpacked = unpacked;
     kvf_scratch_init(&client->scratch, unpacked, DIALOG_UNPACKED_BYTES);
     client->grace_ms = DIALOG_GRACE_MS;
+    client->tell_timeout_ms = DIALOG_TELL_TIMEOUT_MS;
     for (size_t i = 0; i < DIALOG_BLOCKS; i++) {
         kvferry__engine_name__init(&client->names[i]);
         client->name_pointers[i] = &client->names[i];
@@ -121,23 +121,31 @@ static bool wait_for(const struct kvf_client *client, short events, uint64_t unt
 
 /* ---- sending ---- */
 
-static struct kvf_status send_request(struct kvf_client *client, Kvferry__EngineRequest *request,
-                                      uint64_t until_ns)
+struct kvf_status dialog_send(struct kvf_client *client, Kvferry__EngineRequest *request)
 {
     if (client->ended)
         return unavailable();
-    request->id = ++client->last_id;
+    request->id = client->last_id + 1;
     size_t length = kvferry__engine_request__get_packed_size(request);
     kvf_assert(length <= sizeof(client->out));
     (void)kvferry__engine_request__pack(request, client->out);
+    struct kvf_status status = kvf_wire_send(client->fd, client->out, length, NULL, 0);
+    if (kvf_is_ok(status)) {
+        client->last_id++;
+    } else if (status.code != KVF_BUSY) {
+        end(client);
+        status = kvf_fail(KVF_MODULE_CLIENT, KVF_UNAVAILABLE, status.detail);
+    }
+    return status;
+}
+
+static struct kvf_status send_request(struct kvf_client *client, Kvferry__EngineRequest *request,
+                                      uint64_t until_ns)
+{
     for (;;) {
-        struct kvf_status status = kvf_wire_send(client->fd, client->out, length, NULL, 0);
-        if (kvf_is_ok(status))
+        struct kvf_status status = dialog_send(client, request);
+        if (status.code != KVF_BUSY)
             return status;
-        if (status.code != KVF_BUSY) {
-            end(client);
-            return kvf_fail(KVF_MODULE_CLIENT, KVF_UNAVAILABLE, status.detail);
-        }
         if (!wait_for(client, POLLOUT, until_ns))
             return kvf_fail(KVF_MODULE_CLIENT, KVF_DEADLINE, 0);
     }
@@ -148,7 +156,7 @@ static void tell(struct kvf_client *client, Kvferry__EngineRequest *request)
 {
     if (client->ended)
         return;
-    if (!kvf_is_ok(send_request(client, request, dialog_deadline(TELL_TIMEOUT_MS))))
+    if (!kvf_is_ok(send_request(client, request, dialog_deadline(client->tell_timeout_ms))))
         end(client);
 }
 
@@ -260,10 +268,15 @@ static struct kvf_status give_back(struct kvf_client *client, const struct dialo
     return client->ended ? unavailable() : kvf_ok();
 }
 
-/* What to do with a message when `awaited` (0: none) is waited for: *mine says that it is the
- * answer. */
+static void notice_drain(struct kvf_client *client)
+{
+    client->stats.drain_notices += !client->draining;
+    client->draining = true;
+}
+
+/* What to do with a message: *mine says that it is an answer that is awaited. */
 static struct kvf_status sort(struct kvf_client *client, const Kvferry__EngineReply *reply,
-                              uint64_t awaited, bool *mine)
+                              dialog_is_awaited *is_awaited, void *context, bool *mine)
 {
     struct dialog_late late;
     *mine = false;
@@ -273,12 +286,12 @@ static struct kvf_status sort(struct kvf_client *client, const Kvferry__EngineRe
         return dialog_protocol_error(client);
     if (reply->id == 0) {
         if (reply->body_case == KVFERRY__ENGINE_REPLY__BODY_DRAIN_NOTICE)
-            client->draining = true;
+            notice_drain(client);
         else if (reply->body_case != KVFERRY__ENGINE_REPLY__BODY__NOT_SET)
             return dialog_protocol_error(client);
         return kvf_ok(); /* a notice without a body that we know is a later version's */
     }
-    if (reply->id == awaited) {
+    if (is_awaited(context, reply->id)) {
         *mine = true;
         return kvf_ok();
     }
@@ -290,19 +303,31 @@ static struct kvf_status sort(struct kvf_client *client, const Kvferry__EngineRe
     return kvf_ok();
 }
 
+struct kvf_status dialog_receive(struct kvf_client *client, dialog_is_awaited *is_awaited,
+                                 void *context, const Kvferry__EngineReply **reply)
+{
+    Kvferry__EngineReply *message;
+    bool mine;
+    KVF_TRY(receive(client, &message));
+    KVF_TRY(sort(client, message, is_awaited, context, &mine));
+    *reply = mine ? message : NULL;
+    return kvf_ok();
+}
+
+static bool is_the_one(void *context, uint64_t id)
+{
+    return *(const uint64_t *)context == id;
+}
+
 static struct kvf_status wait_answer(struct kvf_client *client, uint64_t id, uint64_t until_ns,
-                                     Kvferry__EngineReply **reply)
+                                     const Kvferry__EngineReply **reply)
 {
     for (;;) {
-        bool mine;
-        struct kvf_status status = receive(client, reply);
-        if (kvf_is_ok(status)) {
-            KVF_TRY(sort(client, *reply, id, &mine));
-            if (mine)
-                return kvf_ok();
-        } else if (status.code != KVF_BUSY) {
+        struct kvf_status status = dialog_receive(client, is_the_one, &id, reply);
+        if (kvf_is_ok(status) && *reply != NULL)
             return status;
-        }
+        if (!kvf_is_ok(status) && status.code != KVF_BUSY)
+            return status;
         /* Also after a message, for others could come for ever. */
         if (!wait_for(client, POLLIN, until_ns))
             return kvf_fail(KVF_MODULE_CLIENT, KVF_DEADLINE, 0);
@@ -311,10 +336,10 @@ static struct kvf_status wait_answer(struct kvf_client *client, uint64_t id, uin
 
 void dialog_drain_socket(struct kvf_client *client)
 {
-    Kvferry__EngineReply *reply;
-    bool mine;
-    for (unsigned i = 0; i < DRAIN_MESSAGES && kvf_is_ok(receive(client, &reply)); i++) {
-        if (!kvf_is_ok(sort(client, reply, 0, &mine)))
+    const Kvferry__EngineReply *reply;
+    uint64_t none = 0;
+    for (unsigned i = 0; i < DRAIN_MESSAGES; i++) {
+        if (!kvf_is_ok(dialog_receive(client, is_the_one, &none, &reply)))
             return;
     }
 }
@@ -336,7 +361,7 @@ static Kvferry__EngineReply__BodyCase body_of(Kvferry__EngineRequest__MessageCas
 }
 
 /* The answer to `id` did not come in time. It may still come, so that it is remembered. */
-static void give_up(struct kvf_client *client, uint64_t id,
+void dialog_give_up(struct kvf_client *client, uint64_t id,
                     Kvferry__EngineRequest__MessageCase kind)
 {
     if (client->late_count == DIALOG_LATE_MAX) {
@@ -350,34 +375,39 @@ static void give_up(struct kvf_client *client, uint64_t id,
         cancel(client, id);
 }
 
+struct kvf_status dialog_judge(struct kvf_client *client, Kvferry__EngineRequest__MessageCase kind,
+                               const Kvferry__EngineReply *reply)
+{
+    if (reply->code != KVF_OK) {
+        /* What it pins none the less goes back, for the caller hears of a refusal only. */
+        struct dialog_late refused = {.id = reply->id, .kind = kind};
+        KVF_TRY(give_back(client, &refused, reply));
+        return kvf_fail(KVF_MODULE_SERVER, (enum kvf_code)reply->code, 0);
+    }
+    return reply->body_case == body_of(kind) ? kvf_ok() : dialog_protocol_error(client);
+}
+
 struct kvf_status dialog_ask(struct kvf_client *client, Kvferry__EngineRequest *request,
                              uint64_t deadline_ns, const Kvferry__EngineReply **reply)
 {
-    Kvferry__EngineReply *answer = NULL;
     *reply = NULL;
     KVF_TRY(send_request(client, request, deadline_ns));
     struct kvf_status status =
-        wait_answer(client, request->id, deadline_ns + client->grace_ms * KVF_NS_PER_MS, &answer);
+        wait_answer(client, request->id, deadline_ns + client->grace_ms * KVF_NS_PER_MS, reply);
     if (status.code == KVF_DEADLINE)
-        give_up(client, request->id, request->message_case);
-    KVF_TRY(status);
-    if (answer->code != KVF_OK) {
-        /* What it pins none the less goes back, for the caller hears of a refusal only. */
-        struct dialog_late refused = {.id = request->id, .kind = request->message_case};
-        KVF_TRY(give_back(client, &refused, answer));
-        *reply = answer;
-        return kvf_fail(KVF_MODULE_SERVER, (enum kvf_code)answer->code, 0);
-    }
-    if (answer->body_case != body_of(request->message_case))
-        return dialog_protocol_error(client);
-    *reply = answer;
-    return kvf_ok();
+        dialog_give_up(client, request->id, request->message_case);
+    if (kvf_is_ok(status))
+        status = dialog_judge(client, request->message_case, *reply);
+    /* Of what is refused only the text is of use, and only from the daemon. */
+    if (!kvf_is_ok(status) && status.module != KVF_MODULE_SERVER)
+        *reply = NULL;
+    return status;
 }
 
 struct kvf_status dialog_more(struct kvf_client *client, uint64_t deadline_ns,
                               const Kvferry__EngineReply **reply)
 {
-    Kvferry__EngineReply *answer = NULL;
+    const Kvferry__EngineReply *answer = NULL;
     *reply = NULL;
     KVF_TRY(wait_answer(client, client->last_id, deadline_ns + client->grace_ms * KVF_NS_PER_MS,
                         &answer));

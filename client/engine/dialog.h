@@ -14,8 +14,8 @@
 #define KVFERRY_CLIENT_ENGINE_DIALOG_H
 
 #include "base/arena.h"
-#include "client/kvferry.h"
 #include "client/engine/wire.h"
+#include "client/kvferry.h"
 #include "proto/engine.pb-c.h"
 #include "proto/scratch.h"
 
@@ -23,6 +23,7 @@
 #define DIALOG_LATE_MAX 64u               /* requests given up whose answers are still to come */
 /* The daemon answers at the deadline; this long we wait for it to arrive. */
 #define DIALOG_GRACE_MS 2000u
+#define DIALOG_TELL_TIMEOUT_MS 5000u
 /* For the unpacked form of any message; touched only where used. */
 #define DIALOG_UNPACKED_BYTES (8u << 20)
 #define DIALOG_TIMEOUT_MAX_MS (24u * 3600u * 1000u)
@@ -39,6 +40,7 @@ struct kvf_client {
     bool draining;
     uint64_t last_id; /* of the last request sent, counted from 1 */
     uint64_t grace_ms;
+    uint64_t tell_timeout_ms; /* how long what has no answer may wait for room in the socket */
     struct dialog_late late[DIALOG_LATE_MAX];
     size_t late_count;
 
@@ -46,6 +48,9 @@ struct kvf_client {
     size_t arena_count;
     uint64_t max_get_bytes;
     uint64_t max_put_bytes;
+    uint64_t boot_epoch;
+    uint64_t instance;
+    struct kvf_stats stats;
 
     int fds[KVF_WIRE_MAX_FDS]; /* came with the last message; -1: taken */
     size_t fd_count;
@@ -83,6 +88,24 @@ KVF_MUST_USE struct kvf_status dialog_ask(struct kvf_client *client,
 /* Wait for a further packet of the answer to the last request. */
 KVF_MUST_USE struct kvf_status dialog_more(struct kvf_client *client, uint64_t deadline_ns,
                                            const Kvferry__EngineReply **reply);
+/* The parts of dialog_ask, for those who have several requests on the way. Send without waiting (it is numbered then): BUSY: the socket is
+ * full, nothing was sent. */
+KVF_MUST_USE struct kvf_status dialog_send(struct kvf_client *client,
+                                           Kvferry__EngineRequest *request);
+/* Take one message without waiting. OK: *reply is an answer to a request that `is_awaited` knows, not judged yet, and borrowed until the next
+ * call; or NULL: it was something else, and is dealt with. BUSY: nothing is there. Otherwise the session has ended. */
+typedef bool dialog_is_awaited(void *context, uint64_t id);
+KVF_MUST_USE struct kvf_status dialog_receive(struct kvf_client *client,
+                                              dialog_is_awaited *is_awaited, void *context,
+                                              const Kvferry__EngineReply **reply);
+/* OK: the answer's code is OK and its body is the one that belongs to a request of this kind. Otherwise what it pins goes back. */
+KVF_MUST_USE struct kvf_status dialog_judge(struct kvf_client *client,
+                                            Kvferry__EngineRequest__MessageCase kind,
+                                            const Kvferry__EngineReply *reply);
+/* Nobody waits for this answer any more: it is cancelled, and what it brings goes back when it comes. */
+void dialog_give_up(struct kvf_client *client, uint64_t id,
+                    Kvferry__EngineRequest__MessageCase kind);
+
 /* Take what is there without waiting, within reason. */
 void dialog_drain_socket(struct kvf_client *client);
 

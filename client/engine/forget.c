@@ -1,27 +1,40 @@
 /* Forget: drop keys on this node. */
-#include "client/engine/dialog.h"
+#include "client/engine/requests.h"
 
 #define FORGET_TIMEOUT_MS 10000u
 
-static struct kvf_status forget_page(struct kvf_client *client, const char *ns,
-                                     const struct kvf_key *keys, size_t count, size_t *forgotten)
+void forget_fill(struct kvf_client *client, struct request *request, const char *ns, size_t count)
 {
-    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
-    Kvferry__EngineForget forget = KVFERRY__ENGINE_FORGET__INIT;
-    const Kvferry__EngineReply *reply;
-    for (size_t i = 0; i < count; i++)
-        client->keys[i] = (ProtobufCBinaryData){.len = keys[i].length,
-                                                .data = (uint8_t *)(uintptr_t)keys[i].bytes};
-    forget.namespace_ = (char *)(uintptr_t)ns;
-    forget.n_keys = count;
-    forget.keys = client->keys;
-    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_FORGET;
-    request.forget = &forget;
-    KVF_TRY(dialog_ask(client, &request, dialog_deadline(FORGET_TIMEOUT_MS), &reply));
+    Kvferry__EngineForget *forget = &request->body.forget;
+    kvferry__engine_request__init(&request->message);
+    kvferry__engine_forget__init(forget);
+    forget->namespace_ = (char *)(uintptr_t)ns;
+    forget->n_keys = count;
+    forget->keys = client->keys;
+    request->message.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_FORGET;
+    request->message.forget = forget;
+}
+
+struct kvf_status forget_take(struct kvf_client *client, const Kvferry__EngineReply *reply,
+                              size_t count, size_t *forgotten)
+{
     if (reply->forgotten->blocks > count)
         return dialog_protocol_error(client);
     *forgotten += reply->forgotten->blocks;
     return kvf_ok();
+}
+
+static struct kvf_status forget_page(struct kvf_client *client, const char *ns,
+                                     const struct kvf_key *keys, size_t count, size_t *forgotten)
+{
+    struct request request;
+    const Kvferry__EngineReply *reply;
+    for (size_t i = 0; i < count; i++)
+        client->keys[i] = (ProtobufCBinaryData){.len = keys[i].length,
+                                                .data = (uint8_t *)(uintptr_t)keys[i].bytes};
+    forget_fill(client, &request, ns, count);
+    KVF_TRY(dialog_ask(client, &request.message, dialog_deadline(FORGET_TIMEOUT_MS), &reply));
+    return forget_take(client, reply, count, forgotten);
 }
 
 struct kvf_status kvf_forget(struct kvf_client *client, const char *ns, const struct kvf_key *keys,

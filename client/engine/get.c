@@ -2,7 +2,8 @@
  * And Lookup, which is a Get without places. */
 #include "base/clock.h"
 #include "base/crc32c.h"
-#include "client/engine/dialog.h"
+#include "client/engine/requests.h"
+#include "client/engine/stats.h"
 
 #include <string.h>
 
@@ -20,13 +21,18 @@ static void clear(struct kvf_get_block *block, enum kvf_code code)
 
 /* ---- what Get and Lookup share ---- */
 
+bool get_source_is_valid(const char *source)
+{
+    return source == NULL || strlen(source) <= DIALOG_SOURCE_MAX_BYTES;
+}
+
 static struct kvf_status check_options(const struct kvf_client *client,
                                        const struct kvf_get_options *options,
                                        const struct kvf_get_block *blocks, size_t count)
 {
     struct kvf_status invalid = kvf_fail(KVF_MODULE_CLIENT, KVF_INVALID, 0);
     if (options->ns == NULL || !kvf_namespace_is_valid(options->ns) || options->timeout_ms == 0 ||
-        (options->source != NULL && strlen(options->source) > DIALOG_SOURCE_MAX_BYTES))
+        !get_source_is_valid(options->source))
         return invalid;
     for (size_t i = 0; i < count; i++) {
         if (!dialog_key_is_valid(&blocks[i].key))
@@ -108,21 +114,40 @@ static struct kvf_status ask_pages(struct kvf_client *client, const struct kvf_g
 
 /* ---- get ---- */
 
-static struct kvf_status take_pins(struct kvf_client *client, uint64_t get,
-                                   const Kvferry__EngineReady *ready, struct kvf_get_block *blocks,
-                                   size_t count)
+void get_fill(struct kvf_client *client, struct request *request,
+              const struct kvf_get_options *options, struct kvf_get_block *blocks, size_t count,
+              uint64_t deadline_ns)
 {
-    if (!ready_is_legal(ready, count))
+    Kvferry__EngineGet *get = &request->body.get;
+    kvferry__engine_request__init(&request->message);
+    kvferry__engine_get__init(get);
+    for (size_t i = 0; i < count; i++)
+        dialog_name(client, i, &blocks[i].key, blocks[i].length);
+    get->namespace_ = (char *)(uintptr_t)options->ns;
+    get->n_blocks = count;
+    get->blocks = client->name_pointers;
+    if (options->source != NULL)
+        get->source = (char *)(uintptr_t)options->source;
+    get->deadline_us = dialog_left_us(deadline_ns);
+    get->stop_at_first_miss = (options->flags & KVF_GET_STOP_AT_FIRST_MISS) != 0;
+    request->message.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_GET;
+    request->message.get = get;
+}
+
+struct kvf_status get_take(struct kvf_client *client, const Kvferry__EngineReply *reply,
+                           struct kvf_get_block *blocks, size_t count)
+{
+    if (!ready_is_legal(reply->ready, count))
         return dialog_protocol_error(client);
     for (size_t i = 0; i < count; i++) {
-        const Kvferry__EngineBlock *answer = ready->blocks[i];
+        const Kvferry__EngineBlock *answer = reply->ready->blocks[i];
         if (!block_is_legal(answer, blocks[i].length))
             return dialog_protocol_error(client);
         take_block(answer, &blocks[i]);
         if (answer->code != KVF_OK)
             continue;
         blocks[i].data = dialog_place(client, answer->arena, answer->offset, answer->length);
-        blocks[i].get = get;
+        blocks[i].get = reply->id;
         blocks[i].index = (uint32_t)i;
         if (blocks[i].data == NULL)
             return dialog_protocol_error(client);
@@ -142,6 +167,7 @@ static void verify_page(struct kvf_client *client, uint64_t get, struct kvf_get_
         client->indexes[bad++] = blocks[i].index;
         clear(&blocks[i], KVF_CORRUPT);
     }
+    client->stats.held_blocks -= bad;
     if (bad > 0)
         dialog_release_bad(client, get, bad);
 }
@@ -149,25 +175,16 @@ static void verify_page(struct kvf_client *client, uint64_t get, struct kvf_get_
 static struct kvf_status get_page(struct kvf_client *client, const struct kvf_get_options *options,
                                   struct kvf_get_block *blocks, size_t count, uint64_t deadline_ns)
 {
-    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
-    Kvferry__EngineGet get = KVFERRY__ENGINE_GET__INIT;
+    struct request request;
     const Kvferry__EngineReply *reply;
+    get_fill(client, &request, options, blocks, count, deadline_ns);
+    KVF_TRY(dialog_ask(client, &request.message, deadline_ns, &reply));
+    struct kvf_status status = get_take(client, reply, blocks, count);
     for (size_t i = 0; i < count; i++)
-        dialog_name(client, i, &blocks[i].key, blocks[i].length);
-    get.namespace_ = (char *)(uintptr_t)options->ns;
-    get.n_blocks = count;
-    get.blocks = client->name_pointers;
-    if (options->source != NULL)
-        get.source = (char *)(uintptr_t)options->source;
-    get.deadline_us = dialog_left_us(deadline_ns);
-    get.stop_at_first_miss = (options->flags & KVF_GET_STOP_AT_FIRST_MISS) != 0;
-    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_GET;
-    request.get = &get;
-    KVF_TRY(dialog_ask(client, &request, deadline_ns, &reply));
-    KVF_TRY(take_pins(client, request.id, reply->ready, blocks, count));
-    if ((options->flags & KVF_GET_VERIFY) != 0)
-        verify_page(client, request.id, blocks, count);
-    return kvf_ok();
+        client->stats.held_blocks += blocks[i].data != NULL;
+    if (kvf_is_ok(status) && (options->flags & KVF_GET_VERIFY) != 0)
+        verify_page(client, request.message.id, blocks, count);
+    return status;
 }
 
 struct kvf_status kvf_get(struct kvf_client *client, const struct kvf_get_options *options,
@@ -185,6 +202,9 @@ struct kvf_status kvf_get(struct kvf_client *client, const struct kvf_get_option
         for (size_t i = 0; i < count; i++)
             clear(&blocks[i], (enum kvf_code)status.code);
     }
+    for (size_t i = 0; i < count; i++)
+        stats_get(&client->stats, blocks[i].code, blocks[i].tier, blocks[i].origin,
+                  blocks[i].length);
     if (prefix != NULL)
         *prefix = prefix_of(blocks, count);
     return status;
@@ -205,6 +225,7 @@ void kvf_get_release(struct kvf_client *client, struct kvf_get_block *blocks, si
         client->indexes[found++] = blocks[i].index;
         blocks[i].data = NULL;
         blocks[i].get = 0;
+        client->stats.held_blocks--;
     }
     if (found > 0)
         dialog_release(client, get, found);
@@ -212,26 +233,29 @@ void kvf_get_release(struct kvf_client *client, struct kvf_get_block *blocks, si
 
 /* ---- lookup ---- */
 
-static struct kvf_status lookup_page(struct kvf_client *client,
-                                     const struct kvf_get_options *options,
-                                     struct kvf_get_block *blocks, size_t count,
-                                     uint64_t deadline_ns)
+void lookup_fill(struct kvf_client *client, struct request *request,
+                 const struct kvf_get_options *options, struct kvf_get_block *blocks, size_t count,
+                 uint64_t deadline_ns)
 {
-    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
-    Kvferry__EngineLookup lookup = KVFERRY__ENGINE_LOOKUP__INIT;
-    const Kvferry__EngineReply *reply;
+    Kvferry__EngineLookup *lookup = &request->body.lookup;
+    kvferry__engine_request__init(&request->message);
+    kvferry__engine_lookup__init(lookup);
     for (size_t i = 0; i < count; i++)
         client->keys[i] =
             (ProtobufCBinaryData){.len = blocks[i].key.length, .data = blocks[i].key.bytes};
-    lookup.namespace_ = (char *)(uintptr_t)options->ns;
-    lookup.n_keys = count;
-    lookup.keys = client->keys;
+    lookup->namespace_ = (char *)(uintptr_t)options->ns;
+    lookup->n_keys = count;
+    lookup->keys = client->keys;
     if (options->source != NULL)
-        lookup.source = (char *)(uintptr_t)options->source;
-    lookup.deadline_us = dialog_left_us(deadline_ns);
-    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_LOOKUP;
-    request.lookup = &lookup;
-    KVF_TRY(dialog_ask(client, &request, deadline_ns, &reply));
+        lookup->source = (char *)(uintptr_t)options->source;
+    lookup->deadline_us = dialog_left_us(deadline_ns);
+    request->message.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_LOOKUP;
+    request->message.lookup = lookup;
+}
+
+struct kvf_status lookup_take(struct kvf_client *client, const Kvferry__EngineReply *reply,
+                              struct kvf_get_block *blocks, size_t count)
+{
     if (!ready_is_legal(reply->ready, count))
         return dialog_protocol_error(client);
     for (size_t i = 0; i < count; i++) {
@@ -240,6 +264,18 @@ static struct kvf_status lookup_page(struct kvf_client *client,
         take_block(reply->ready->blocks[i], &blocks[i]);
     }
     return kvf_ok();
+}
+
+static struct kvf_status lookup_page(struct kvf_client *client,
+                                     const struct kvf_get_options *options,
+                                     struct kvf_get_block *blocks, size_t count,
+                                     uint64_t deadline_ns)
+{
+    struct request request;
+    const Kvferry__EngineReply *reply;
+    lookup_fill(client, &request, options, blocks, count, deadline_ns);
+    KVF_TRY(dialog_ask(client, &request.message, deadline_ns, &reply));
+    return lookup_take(client, reply, blocks, count);
 }
 
 struct kvf_status kvf_lookup(struct kvf_client *client, const struct kvf_get_options *options,

@@ -2,21 +2,51 @@
  * is not NULL. */
 #include "base/clock.h"
 #include "base/crc32c.h"
-#include "client/engine/dialog.h"
+#include "client/engine/requests.h"
+#include "client/engine/stats.h"
 
 #include <string.h>
 
 #define COMMIT_TIMEOUT_MS 10000u /* a commit waits for nothing but the daemon's thread */
-
-/* ---- begin ---- */
 
 static void clear(struct kvf_put *put, enum kvf_code code)
 {
     put->code = code;
     put->data = NULL;
     put->handle = 0;
+    put->sealed = 0;
     put->generation = (struct kvf_generation){0};
 }
+
+/* ---- abort ---- */
+
+/* Gives up every place that is still held and says why; how many. */
+static size_t abort_held(struct kvf_client *client, struct kvf_put *puts, size_t count,
+                         enum kvf_code code)
+{
+    size_t found = 0, all = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (puts[i].code != KVF_OK || puts[i].data == NULL)
+            continue;
+        client->handles[found++] = puts[i].handle;
+        clear(&puts[i], code);
+        all++;
+        if (found == DIALOG_BLOCKS) {
+            dialog_abort(client, found);
+            found = 0;
+        }
+    }
+    dialog_abort(client, found);
+    client->stats.held_blocks -= all;
+    return all;
+}
+
+void kvf_put_abort(struct kvf_client *client, struct kvf_put *puts, size_t count)
+{
+    client->stats.put_failed += abort_held(client, puts, count, KVF_CANCELLED);
+}
+
+/* ---- begin ---- */
 
 static struct kvf_status invalid(void)
 {
@@ -41,10 +71,26 @@ static struct kvf_status check_begin(const struct kvf_client *client, const char
     return dialog_check(client);
 }
 
-static struct kvf_status take_places(struct kvf_client *client,
-                                     const Kvferry__EnginePutBegun *begun, struct kvf_put *puts,
-                                     size_t count)
+void put_begin_fill(struct kvf_client *client, struct request *request, const char *ns,
+                    struct kvf_put *puts, size_t count, uint64_t deadline_ns)
 {
+    Kvferry__EnginePutBegin *begin = &request->body.put_begin;
+    kvferry__engine_request__init(&request->message);
+    kvferry__engine_put_begin__init(begin);
+    for (size_t i = 0; i < count; i++)
+        dialog_name(client, i, &puts[i].key, puts[i].length);
+    begin->namespace_ = (char *)(uintptr_t)ns;
+    begin->n_blocks = count;
+    begin->blocks = client->name_pointers;
+    begin->deadline_us = dialog_left_us(deadline_ns);
+    request->message.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_PUT_BEGIN;
+    request->message.put_begin = begin;
+}
+
+struct kvf_status put_begin_take(struct kvf_client *client, const Kvferry__EngineReply *reply,
+                                 struct kvf_put *puts, size_t count)
+{
+    const Kvferry__EnginePutBegun *begun = reply->put_begun;
     if (begun->n_places != count)
         return dialog_protocol_error(client);
     for (size_t i = 0; i < count; i++) {
@@ -65,19 +111,14 @@ static struct kvf_status take_places(struct kvf_client *client,
 static struct kvf_status begin_page(struct kvf_client *client, const char *ns, struct kvf_put *puts,
                                     size_t count, uint64_t deadline_ns)
 {
-    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
-    Kvferry__EnginePutBegin begin = KVFERRY__ENGINE_PUT_BEGIN__INIT;
+    struct request request;
     const Kvferry__EngineReply *reply;
+    put_begin_fill(client, &request, ns, puts, count, deadline_ns);
+    KVF_TRY(dialog_ask(client, &request.message, deadline_ns, &reply));
+    struct kvf_status status = put_begin_take(client, reply, puts, count);
     for (size_t i = 0; i < count; i++)
-        dialog_name(client, i, &puts[i].key, puts[i].length);
-    begin.namespace_ = (char *)(uintptr_t)ns;
-    begin.n_blocks = count;
-    begin.blocks = client->name_pointers;
-    begin.deadline_us = dialog_left_us(deadline_ns);
-    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_PUT_BEGIN;
-    request.put_begin = &begin;
-    KVF_TRY(dialog_ask(client, &request, deadline_ns, &reply));
-    return take_places(client, reply->put_begun, puts, count);
+        client->stats.held_blocks += puts[i].data != NULL;
+    return status;
 }
 
 struct kvf_status kvf_put_begin(struct kvf_client *client, const char *ns, struct kvf_put *puts,
@@ -96,52 +137,47 @@ struct kvf_status kvf_put_begin(struct kvf_client *client, const char *ns, struc
         done += page;
     }
     if (!kvf_is_ok(status)) {
-        kvf_put_abort(client, puts, count); /* the places of earlier pages */
+        (void)abort_held(client, puts, count, KVF_CANCELLED); /* the places of earlier pages */
         for (size_t i = 0; i < count; i++)
             clear(&puts[i], (enum kvf_code)status.code);
     }
+    for (size_t i = 0; i < count; i++)
+        if (puts[i].data == NULL)
+            stats_put(&client->stats, puts[i].code, 0);
     return status;
-}
-
-/* ---- abort ---- */
-
-/* Gives up every place that is still held and says why. */
-static void abort_held(struct kvf_client *client, struct kvf_put *puts, size_t count,
-                       enum kvf_code code)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (puts[i].code != KVF_OK || puts[i].data == NULL)
-            continue;
-        client->handles[found++] = puts[i].handle;
-        clear(&puts[i], code);
-        if (found == DIALOG_BLOCKS) {
-            dialog_abort(client, found);
-            found = 0;
-        }
-    }
-    dialog_abort(client, found);
-}
-
-void kvf_put_abort(struct kvf_client *client, struct kvf_put *puts, size_t count)
-{
-    abort_held(client, puts, count, KVF_CANCELLED);
 }
 
 /* ---- commit ---- */
 
-/* Zeroes the rest of the last page and returns the checksum of the block. */
-static uint32_t seal(const struct kvf_put *put)
+void put_seal(struct kvf_put *put)
 {
     uint8_t *data = put->data;
     memset(data + put->length, 0, (size_t)(kvf_round_up_page(put->length) - put->length));
-    return kvf_crc32c(0, data, (size_t)put->length);
+    if (put->sealed == 0)
+        put->crc32c = kvf_crc32c(0, data, (size_t)put->length);
+    put->sealed = 1;
 }
 
-static struct kvf_status take_commits(struct kvf_client *client,
-                                      const Kvferry__EnginePutCommitted *committed,
-                                      struct kvf_put *puts, const size_t *positions, size_t count)
+void put_commit_fill(struct kvf_client *client, struct request *request, const struct kvf_put *puts,
+                     const size_t *positions, size_t count)
 {
+    Kvferry__EnginePutCommit *commit = &request->body.put_commit;
+    kvferry__engine_request__init(&request->message);
+    kvferry__engine_put_commit__init(commit);
+    for (size_t i = 0; i < count; i++) {
+        client->commits[i].put = puts[positions[i]].handle;
+        client->commits[i].crc32c = puts[positions[i]].crc32c;
+    }
+    commit->n_commits = count;
+    commit->commits = client->commit_pointers;
+    request->message.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_PUT_COMMIT;
+    request->message.put_commit = commit;
+}
+
+struct kvf_status put_commit_take(struct kvf_client *client, const Kvferry__EngineReply *reply,
+                                  struct kvf_put *puts, const size_t *positions, size_t count)
+{
+    const Kvferry__EnginePutCommitted *committed = reply->put_committed;
     if (committed->n_blocks != count)
         return dialog_protocol_error(client);
     for (size_t i = 0; i < count; i++) {
@@ -162,19 +198,17 @@ static struct kvf_status take_commits(struct kvf_client *client,
 static struct kvf_status commit_page(struct kvf_client *client, struct kvf_put *puts,
                                      const size_t *positions, size_t count)
 {
-    Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
-    Kvferry__EnginePutCommit commit = KVFERRY__ENGINE_PUT_COMMIT__INIT;
+    struct request request;
     const Kvferry__EngineReply *reply;
-    for (size_t i = 0; i < count; i++) {
-        client->commits[i].put = puts[positions[i]].handle;
-        client->commits[i].crc32c = seal(&puts[positions[i]]);
-    }
-    commit.n_commits = count;
-    commit.commits = client->commit_pointers;
-    request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_PUT_COMMIT;
-    request.put_commit = &commit;
-    KVF_TRY(dialog_ask(client, &request, dialog_deadline(COMMIT_TIMEOUT_MS), &reply));
-    return take_commits(client, reply->put_committed, puts, positions, count);
+    for (size_t i = 0; i < count; i++)
+        put_seal(&puts[positions[i]]);
+    put_commit_fill(client, &request, puts, positions, count);
+    KVF_TRY(dialog_ask(client, &request.message, dialog_deadline(COMMIT_TIMEOUT_MS), &reply));
+    KVF_TRY(put_commit_take(client, reply, puts, positions, count));
+    for (size_t i = 0; i < count; i++)
+        stats_put(&client->stats, puts[positions[i]].code, puts[positions[i]].length);
+    client->stats.held_blocks -= count;
+    return kvf_ok();
 }
 
 struct kvf_status kvf_put_commit(struct kvf_client *client, struct kvf_put *puts, size_t count)
@@ -191,6 +225,6 @@ struct kvf_status kvf_put_commit(struct kvf_client *client, struct kvf_put *puts
             status = commit_page(client, puts, positions, found);
     }
     if (!kvf_is_ok(status))
-        abort_held(client, puts, count, (enum kvf_code)status.code);
+        client->stats.put_failed += abort_held(client, puts, count, (enum kvf_code)status.code);
     return status;
 }
