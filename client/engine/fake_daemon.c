@@ -3,22 +3,74 @@
 #include "base/test.h"
 #include "client/engine/client.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-void fake_open(struct fake_daemon *fake, size_t arena_count, uint64_t arena_bytes)
+#define AWAIT_MS 10000
+
+static void create(struct fake_daemon *fake, size_t arena_count, uint64_t arena_bytes)
 {
-    int pair[2];
     memset(fake, 0, sizeof(*fake));
-    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
-                     0);
-    fake->fd = pair[0];
+    fake->fd = fake->listener = -1;
     fake->arena_count = arena_count;
     fake->arenas = calloc(arena_count, sizeof(*fake->arenas));
     for (size_t i = 0; i < arena_count; i++)
         assert_int_equal(
             kvf_arena_create(arena_bytes, (uint32_t)i, false, &fake->arenas[i], NULL).code, KVF_OK);
+}
+
+static bool is_readable(int fd)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    return poll(&one, 1, AWAIT_MS) == 1;
+}
+
+void fake_listen(struct fake_daemon *fake, const char *path, size_t arena_count,
+                 uint64_t arena_bytes)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    create(fake, arena_count, arena_bytes);
+    fake_fill(fake, 1);
+    assert_true(strlen(path) < sizeof(address.sun_path));
+    strcpy(address.sun_path, path);
+    (void)unlink(path);
+    fake->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fake->listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(fake->listener, 16), 0);
+}
+
+void fake_accept(struct fake_daemon *fake)
+{
+    assert_true(is_readable(fake->listener));
+    fake->fd = accept4(fake->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    assert_true(fake->fd >= 0);
+    (void)fake_await(fake, KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER);
+    fake_registered(fake, 0, fake->arena_count, false);
+}
+
+void fake_hang_up(struct fake_daemon *fake)
+{
+    assert_int_equal(close(fake->fd), 0);
+    fake->fd = -1;
+}
+
+const Kvferry__EngineRequest *fake_await(struct fake_daemon *fake,
+                                         Kvferry__EngineRequest__MessageCase kind)
+{
+    assert_true(is_readable(fake->fd));
+    return fake_expect(fake, kind);
+}
+
+void fake_open(struct fake_daemon *fake, size_t arena_count, uint64_t arena_bytes)
+{
+    int pair[2];
+    create(fake, arena_count, arena_bytes);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
+                     0);
+    fake->fd = pair[0];
     assert_int_equal(dialog_create(pair[1], &fake->client).code, KVF_OK);
     fake->client->grace_ms = 20;
     fake_fill(fake, 1);
@@ -39,6 +91,8 @@ void fake_close(struct fake_daemon *fake)
         kvferry__engine_request__free_unpacked(fake->request, NULL);
     if (fake->fd >= 0)
         assert_int_equal(close(fake->fd), 0);
+    if (fake->listener >= 0)
+        assert_int_equal(close(fake->listener), 0);
     assert_int_equal(kvf_client_close(fake->client).code, KVF_OK);
     for (size_t i = 0; i < fake->arena_count; i++)
         kvf_arena_close(&fake->arenas[i]);

@@ -8,7 +8,8 @@
 #define FAKE_BLOCKS 1024u
 
 struct fake_daemon {
-    int fd;
+    int fd;       /* -1: none */
+    int listener; /* of fake_listen; -1: none */
     struct kvf_client *client;
     struct kvf_arena *arenas;
     size_t arena_count;
@@ -23,7 +24,17 @@ struct fake_daemon {
 
 /* Arenas, a connected pair of sockets, and a client that is not registered yet. */
 void fake_open(struct fake_daemon *fake, size_t arena_count, uint64_t arena_bytes);
-/* The same, registered (request 1). */
+/* A daemon at a path, for clients that connect by themselves: arenas, and no client. */
+void fake_listen(struct fake_daemon *fake, const char *path, size_t arena_count,
+                 uint64_t arena_bytes);
+/* Take the next connection and answer its Register (waits 10 s at most, as fake_await does). */
+void fake_accept(struct fake_daemon *fake);
+/* The connection ends, as when the daemon dies; the listener stays. */
+void fake_hang_up(struct fake_daemon *fake);
+/* The next request, which must come and be of this kind. */
+const Kvferry__EngineRequest *fake_await(struct fake_daemon *fake,
+                                         Kvferry__EngineRequest__MessageCase kind);
+/* fake_open, and registered (request 1). */
 void fake_open_registered(struct fake_daemon *fake, size_t arena_count, uint64_t arena_bytes);
 /* Also closes the client, if it is still there. */
 void fake_close(struct fake_daemon *fake);
