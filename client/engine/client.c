@@ -153,9 +153,9 @@ static void fill_geometry(const struct kvf_geometry *geometry, Kvferry__EngineGe
     message->page_tokens = geometry->page_tokens;
     message->block_bytes = kvf_geometry_block_bytes(geometry);
     message->tp_rank = geometry->tp_rank;
-    message->tp_size = geometry->tp_size;
+    message->tp_size = geometry->tp_size > 0 ? geometry->tp_size : 1;
     message->pp_rank = geometry->pp_rank;
-    message->pp_size = geometry->pp_size;
+    message->pp_size = geometry->pp_size > 0 ? geometry->pp_size : 1;
 }
 
 struct kvf_status client_register(struct kvf_client *client, const char *name,

@@ -360,6 +360,7 @@ void kvf_engine_release(struct kvf_engine *engine, struct kvf_item *items, size_
         item->data = NULL;
         given++;
     }
+    engine->stats.held_blocks -= given;
     (void)pthread_mutex_unlock(&engine->lock);
     if (given > 0)
         raise_fd(engine->wake_fd);

@@ -205,7 +205,7 @@ static void tell_released(struct kvf_engine *engine, const struct release *relea
         dialog_release(client, releases[0].handle, count);
     else
         dialog_abort(client, count);
-    engine_hold(engine, session, -(int64_t)count);
+    session->held -= count; /* stats know already */
 }
 
 static bool belong_together(const struct release *a, const struct release *b)

@@ -147,11 +147,11 @@ class Load(Command):
 
 
 class Probe:
-    """An engine that does what we say (engine_probe.c)."""
+    """An engine that does what we say (engine_probe.c, or another program of its kind)."""
 
-    def __init__(self, case):
+    def __init__(self, case, program="engine_probe"):
         self.process = subprocess.Popen(
-            [case.binary("engine_probe")], cwd=case.directory, env=case.environment, stdin=subprocess.PIPE,
+            [case.binary(program)], cwd=case.directory, env=case.environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=open(case.path("probes.log"), "ab"), text=True, preexec_fn=die_with_parent)
 
     def start(self, *words):
