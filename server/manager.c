@@ -4,11 +4,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/supervisor.h"
 
 #include <stdio.h>
 
 #define DRAIN_LOOK_NS (10 * KVF_NS_PER_MS)  /* how often the drain looks whether it is over */
 #define FORCED_DRAIN_NS (10 * KVF_NS_PER_S) /* our own part of a forced end takes no longer */
+#define RELEASE_S 10                        /* for the release of memory and drives after that */
 
 void manager_set_state(struct kvf_manager *manager, enum manager_state to)
 {
@@ -355,6 +357,8 @@ void kvf_manager_drain(struct kvf_manager *manager, const char *reason)
                  (unsigned long long)kvf_engines_count(manager->engines),
                  (unsigned long long)kvf_peers_sessions(manager->peers),
                  (unsigned long long)manager->leases.open);
+    (void)kvf_supervisor_stopping(reason, manager->config->drain_timeout_s +
+                                              FORCED_DRAIN_NS / KVF_NS_PER_S + RELEASE_S);
     manager->drain_deadline_ns =
         kvf_clock_now_ns() + manager->config->drain_timeout_s * KVF_NS_PER_S;
     manager->drain_timer.fire = look;

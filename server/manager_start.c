@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/numa.h"
+#include "server/supervisor.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -495,5 +496,6 @@ struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf
     manager_set_state(manager, MANAGER_READY);
     *give = manager;
     log_ready(manager);
+    (void)kvf_supervisor_ready(config->node_id);
     return kvf_ok();
 }
