@@ -34,6 +34,8 @@ void kvf_log(enum kvf_log_level level, const char *who, const char *format, ...)
     for (; text < used; text++)
         if ((unsigned char)line[text] < 0x20 || line[text] == 0x7f)
             line[text] = '?';
+    if (level != KVF_LOG_INFO)
+        kvf_log_keep(line, used);
     line[used++] = '\n';
     (void)!write(STDERR_FILENO, line, used);
 }

@@ -6,6 +6,8 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
+
 enum kvf_log_level {
     KVF_LOG_INFO = 0,
     KVF_LOG_WARNING,
@@ -20,6 +22,14 @@ void kvf_log(enum kvf_log_level level, const char *who, const char *format, ...)
 #define kvf_log_info(who, ...) kvf_log(KVF_LOG_INFO, who, __VA_ARGS__)
 #define kvf_log_warning(who, ...) kvf_log(KVF_LOG_WARNING, who, __VA_ARGS__)
 #define kvf_log_error(who, ...) kvf_log(KVF_LOG_ERROR, who, __VA_ARGS__)
+
+/* The last warnings and errors of this process, whole lines without their newline, oldest first; longer ones are cut.
+ * Returns how many there are. Thread-safe. */
+#define KVF_LOG_RECENT 16
+#define KVF_LOG_RECENT_BYTES 400
+size_t kvf_log_recent(char lines[KVF_LOG_RECENT][KVF_LOG_RECENT_BYTES]);
+/* log's own: remember a line. */
+void kvf_log_keep(const char *line, size_t bytes);
 
 /* A bound on lines that strangers can provoke. Zeroed at first; one thread at a time. */
 struct kvf_log_limit {

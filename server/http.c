@@ -25,12 +25,13 @@
 #define LEAVING_MOST                                                                               \
     16 /* connections that are shut down, but not gone yet; libmicrohttpd accepts ten at a time */
 
-enum question { ASK_READY = 0, ASK_METRICS, ASK_COUNT };
+enum question { ASK_READY = 0, ASK_METRICS, ASK_OVERVIEW, ASK_COUNT };
 
 enum page {
     PAGE_METRICS = 0,
     PAGE_HEALTHZ,
     PAGE_READYZ,
+    PAGE_OVERVIEW,
     PAGE_STATUS,
     PAGE_NONE, /* 404 */
 };
@@ -98,6 +99,11 @@ static void ask(struct kvf_http *http, enum question question, struct request *l
     }
     case ASK_METRICS:
         text = source->metrics(source->context);
+        answer_all(list, text != NULL, text);
+        free(text);
+        return;
+    case ASK_OVERVIEW:
+        text = source->overview(source->context);
         answer_all(list, text != NULL, text);
         free(text);
         return;
@@ -193,6 +199,7 @@ static void come_or_gone(void *context, struct MHD_Connection *connection, void 
 #define TYPE_TEXT "text/plain; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
 #define TYPE_HTML "text/html; charset=utf-8"
+#define TYPE_JSON "application/json"
 
 /* Takes body (malloc'ed; NULL counts as out of memory). */
 static enum MHD_Result respond(struct MHD_Connection *connection, unsigned code, const char *type,
@@ -209,6 +216,14 @@ static enum MHD_Result respond(struct MHD_Connection *connection, unsigned code,
     enum MHD_Result result = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     if (result == MHD_YES)
         result = MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    /* No page of another site reads or frames us, and ours fetches from nowhere else. */
+    if (result == MHD_YES)
+        result = MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (result == MHD_YES)
+        result = MHD_add_response_header(
+            response, "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+            "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'");
     if (result == MHD_YES && code == MHD_HTTP_METHOD_NOT_ALLOWED)
         result = MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     if (result == MHD_YES)
@@ -223,45 +238,25 @@ static enum MHD_Result respond_line(struct MHD_Connection *connection, unsigned 
     return respond(connection, code, TYPE_TEXT, strdup(line));
 }
 
-/* The answer's line may name a path: what HTML would take for a tag is replaced. */
-static enum MHD_Result respond_status(struct MHD_Connection *connection, const char *answer)
-{
-    char line[512];
-    char *body = NULL;
-    (void)snprintf(line, sizeof(line), "%s", answer);
-    for (char *at = line; *at != '\0'; at++)
-        if (strchr("<>&\"'", *at) != NULL)
-            *at = '?';
-    if (asprintf(
-            &body,
-            "<!doctype html><title>kvferryd</title><h1>kvferryd</h1><p>%s</p><ul>"
-            "<li><a href=\"/metrics\">/metrics</a></li><li><a href=\"/healthz\">/healthz</a></li>"
-            "<li><a href=\"/readyz\">/readyz</a></li></ul>\n",
-            line) < 0)
-        return MHD_NO;
-    return respond(connection, MHD_HTTP_OK, TYPE_HTML, body);
-}
-
 static enum MHD_Result respond_answered(struct request *request)
 {
-    const char *line = request->answer != NULL ? request->answer : "no answer";
-    unsigned code = request->ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE;
-    if (request->page == PAGE_STATUS)
-        return respond_status(request->connection, line);
-    if (request->page != PAGE_METRICS || request->answer == NULL)
-        return respond_line(request->connection, request->answer != NULL ? code : 503, line);
     char *body = request->answer;
+    if (body == NULL)
+        return respond_line(request->connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no answer");
     request->answer = NULL;
-    return respond(request->connection, code, TYPE_METRICS, body);
+    if (request->page == PAGE_READYZ)
+        return respond(request->connection,
+                       request->ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, TYPE_TEXT,
+                       body);
+    return respond(request->connection, MHD_HTTP_OK,
+                   request->page == PAGE_METRICS ? TYPE_METRICS : TYPE_JSON, body);
 }
 
 static enum page page_of(const char *url)
 {
     static const char *const paths[PAGE_NONE] = {
-        [PAGE_METRICS] = "/metrics",
-        [PAGE_HEALTHZ] = "/healthz",
-        [PAGE_READYZ] = "/readyz",
-        [PAGE_STATUS] = "/",
+        [PAGE_METRICS] = "/metrics",      [PAGE_HEALTHZ] = "/healthz", [PAGE_READYZ] = "/readyz",
+        [PAGE_OVERVIEW] = "/status.json", [PAGE_STATUS] = "/",
     };
     int page = 0;
     while (page < PAGE_NONE && strcmp(paths[page], url) != 0)
@@ -273,15 +268,29 @@ static enum page page_of(const char *url)
 static enum MHD_Result respond_new(struct kvf_http *http, struct request *request,
                                    const char *method)
 {
+    enum question question = ASK_COUNT;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return respond_line(request->connection, MHD_HTTP_METHOD_NOT_ALLOWED,
                             "this page is read-only: GET or HEAD");
-    if (request->page == PAGE_NONE)
+    switch (request->page) {
+    case PAGE_NONE:
         return respond_line(request->connection, MHD_HTTP_NOT_FOUND,
-                            "nothing here: see /metrics, /healthz, /readyz");
-    if (request->page == PAGE_HEALTHZ)
+                            "nothing here: see /, /metrics, /healthz, /readyz");
+    case PAGE_HEALTHZ:
         return respond_line(request->connection, MHD_HTTP_OK, "ok");
-    if (wait_for(http, request, request->page == PAGE_METRICS ? ASK_METRICS : ASK_READY))
+    case PAGE_STATUS:
+        return respond(request->connection, MHD_HTTP_OK, TYPE_HTML, strdup(http->source->page));
+    case PAGE_READYZ:
+        question = ASK_READY;
+        break;
+    case PAGE_METRICS:
+        question = ASK_METRICS;
+        break;
+    case PAGE_OVERVIEW:
+        question = ASK_OVERVIEW;
+        break;
+    }
+    if (wait_for(http, request, question))
         return MHD_YES;
     return respond_line(request->connection, MHD_HTTP_SERVICE_UNAVAILABLE, "stopping");
 }

@@ -1,7 +1,7 @@
-/* The read-only page of a daemon: /metrics, /healthz, /readyz and a small status page, over plain
+/* The read-only port of a daemon: /metrics, /healthz, /readyz, and a status page at / that shows /status.json, over plain
  * HTTP.
  *
- * Threads: one of libmicrohttpd serves all connections and answers /healthz by itself; what the
+ * Threads: one of libmicrohttpd serves all connections and answers /healthz and / by itself; what the
  * Manager must say is asked on a second thread, so that a Manager that is slow or stuck costs
  * nobody but those who wait for it, and never makes the daemon look dead. Requests that wait for
  * the same answer share it. Idle, both threads sleep.
@@ -20,7 +20,7 @@ struct kvf_http;
 
 #define KVF_HTTP_CONNECTIONS 64
 
-/* Where the answers come from. `ready` and `metrics` run on the asking thread, one at a time; they
+/* Where the answers come from. `ready`, `metrics` and `overview` run on the asking thread, one at a time; they
  * may wait for the Manager, but must come back within a bound of their own (about a second): it is
  * also how long a stop may take. */
 struct kvf_http_source {
@@ -30,6 +30,9 @@ struct kvf_http_source {
     /* Prometheus text, malloc'ed, taken. NULL, when the Manager does not answer or memory is out:
      * 503. */
     char *(*metrics)(void *context);
+    /* JSON for the page, likewise. */
+    char *(*overview)(void *context);
+    const char *page; /* HTML */
 };
 
 /* Listen on "HOST:PORT" (port 0: any) and serve. source is borrowed until the stop. Both threads

@@ -4,9 +4,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/overview.h"
 #include "server/supervisor.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #define DRAIN_LOOK_NS (10 * KVF_NS_PER_MS)  /* how often the drain looks whether it is over */
 #define FORCED_DRAIN_NS (10 * KVF_NS_PER_S) /* our own part of a forced end takes no longer */
@@ -167,6 +169,44 @@ static char *metrics_text(void *context)
     return kvf_stats_metrics(&stats);
 }
 
+static void fill_budgets(struct kvf_manager *manager, struct kvf_overview *overview)
+{
+    const struct kvf_admission *admission = &manager->admission;
+    overview->budgets[KVF_OVERVIEW_DIRTY] = admission->classes[KVF_CLASS_DIRTY];
+    overview->budgets[KVF_OVERVIEW_PULL] = admission->classes[KVF_CLASS_PULL];
+    overview->budgets[KVF_OVERVIEW_SERVE] = admission->classes[KVF_CLASS_SERVE];
+    overview->budgets[KVF_OVERVIEW_QUERY] = admission->query;
+    overview->budgets[KVF_OVERVIEW_INSTANCE] =
+        (struct kvf_budget){.limit_bytes = manager->config->query_limit_per_instance_bytes,
+                            .peak_bytes = admission->peak_instance_bytes};
+    overview->budgets[KVF_OVERVIEW_IDENTITY] =
+        (struct kvf_budget){.limit_bytes = manager->config->query_limit_per_identity_bytes,
+                            .peak_bytes = admission->peak_identity_bytes};
+}
+
+static char *overview_json(void *context)
+{
+    struct kvf_manager *manager = context;
+    struct kvf_drive_stats drives[KVF_DRIVES_MAX];
+    const uint64_t now_ns = kvf_clock_now_ns();
+    struct kvf_overview *overview = calloc(1, sizeof(*overview));
+    if (overview == NULL)
+        return NULL;
+    fill_stats(manager, &overview->stats, drives);
+    overview->uptime_s = (now_ns - manager->ready_ns) / KVF_NS_PER_S;
+    overview->drain_timeout_s = manager->config->drain_timeout_s;
+    if (manager->drain_deadline_ns > now_ns)
+        overview->drain_left_s = (manager->drain_deadline_ns - now_ns) / KVF_NS_PER_S;
+    overview->engines = kvf_engines_count(manager->engines);
+    fill_budgets(manager, overview);
+    kvf_peers_list(manager->peers, &overview->consumers);
+    kvf_sources_list(manager->sources, &overview->sources);
+    overview->recent_count = kvf_log_recent(overview->recent);
+    char *text = kvf_overview_json(overview);
+    free(overview);
+    return text;
+}
+
 static bool ready_text(void *context, char *body, size_t room)
 {
     struct kvf_manager *manager = context;
@@ -256,6 +296,8 @@ struct kvf_view_source manager_view_source(struct kvf_manager *manager)
         .context = manager,
         .ready = ready_text,
         .metrics = metrics_text,
+        .overview = overview_json,
+        .page = kvf_overview_page,
     };
 }
 

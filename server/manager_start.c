@@ -494,6 +494,7 @@ struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf
         return status;
     }
     manager_set_state(manager, MANAGER_READY);
+    manager->ready_ns = kvf_clock_now_ns();
     *give = manager;
     log_ready(manager);
     (void)kvf_supervisor_ready(config->node_id);

@@ -33,6 +33,7 @@ struct kvf_manager {
     struct kvf_loop *loop;
     enum manager_state state;
     uint64_t boot_epoch;
+    uint64_t ready_ns; /* when it became READY */
 
     struct kvf_pool *pool;
     const struct kvf_arena **arenas;

@@ -490,6 +490,25 @@ uint64_t kvf_peers_sessions(const struct kvf_peers *peers)
     return peers->session_count;
 }
 
+void kvf_peers_list(const struct kvf_peers *peers, struct kvf_overview_peers *give)
+{
+    static const char *const states[] = {
+        [SESSION_HELLO] = "calling",
+        [SESSION_WELCOMED] = "joining",
+        [SESSION_OPEN] = "open",
+        [SESSION_CLOSING] = "closing",
+    };
+    kvf_list_for_each (node, &peers->sessions) {
+        const struct session *session = kvf_container(node, struct session, node);
+        kvf_overview_add_peer(give, (struct kvf_overview_peer){
+                                        .who = session->identity->name,
+                                        .tenant = session->tenant,
+                                        .state = states[session->state],
+                                        .leases = session->lease_count,
+                                    });
+    }
+}
+
 uint64_t kvf_peers_quarantine_bytes(const struct kvf_peers *peers)
 {
     uint64_t bytes = 0;

@@ -20,6 +20,7 @@
 #include "server/acl.h"
 #include "server/audit.h"
 #include "server/lease.h"
+#include "server/overview.h"
 #include "transport/transport.h"
 
 struct kvf_peers;
@@ -64,6 +65,8 @@ void kvf_peers_rights_changed(struct kvf_peers *peers);
 /* End every session now. */
 void kvf_peers_force(struct kvf_peers *peers);
 uint64_t kvf_peers_sessions(const struct kvf_peers *peers);
+/* Every session, for people to see. */
+void kvf_peers_list(const struct kvf_peers *peers, struct kvf_overview_peers *give);
 /* Extents that ended sessions still hold. */
 uint64_t kvf_peers_quarantine_bytes(const struct kvf_peers *peers);
 

@@ -210,6 +210,21 @@ void kvf_sources_rights_changed(struct kvf_sources *sources)
     }
 }
 
+void kvf_sources_list(const struct kvf_sources *sources, struct kvf_overview_peers *give)
+{
+    kvf_list_for_each (node, &sources->slots) {
+        const struct slot *slot = kvf_container(node, struct slot, node);
+        const char *state = "closing";
+        if (slot->state == SLOT_OPEN && kvf_source_is_draining(slot->source))
+            state = "draining";
+        else if (slot->state == SLOT_OPEN)
+            state = kvf_source_is_idle(slot->source) ? "idle" : "busy";
+        kvf_overview_add_peer(give, (struct kvf_overview_peer){.who = slot->address,
+                                                               .tenant = slot->tenant,
+                                                               .state = state});
+    }
+}
+
 void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context)
 {
     sources->closing = true;

@@ -7,6 +7,7 @@
 #include "client/pull/pull.h"
 #include "server/acl.h"
 #include "server/audit.h"
+#include "server/overview.h"
 
 struct kvf_sources;
 
@@ -28,6 +29,8 @@ KVF_MUST_USE struct kvf_status kvf_sources_find(struct kvf_sources *sources, con
                                                 const char *ns, struct kvf_source **source);
 /* The ACL says something else now: sessions with sources that may not serve any more are ended. */
 void kvf_sources_rights_changed(struct kvf_sources *sources);
+/* Every source, for people to see. */
+void kvf_sources_list(const struct kvf_sources *sources, struct kvf_overview_peers *give);
 /* Close all; `closed` runs once, from the loop, when nothing of theirs is in flight. */
 void kvf_sources_close(struct kvf_sources *sources, void (*closed)(void *context), void *context);
 /* After `closed`, or before anything was ever found. NULL is fine. */

@@ -27,6 +27,18 @@ void kvf_histogram_add(struct kvf_histogram *histogram, uint64_t ns)
     histogram->sum_ns += ns;
 }
 
+const char *kvf_hit_name(enum kvf_hit hit)
+{
+    static const char *const names[KVF_HIT_COUNT] = {
+        [KVF_HIT_DRAM] = "dram",
+        [KVF_HIT_SSD] = "ssd",
+        [KVF_HIT_REMOTE_DRAM] = "remote_dram",
+        [KVF_HIT_REMOTE_SSD] = "remote_ssd",
+    };
+    kvf_assert(hit < KVF_HIT_COUNT);
+    return names[hit];
+}
+
 /* The gauges in their order. Storage's are absent where there is no SSD tier. */
 struct gauge {
     const char *name;
@@ -74,9 +86,7 @@ static size_t utf8_length(const unsigned char *text)
     return length;
 }
 
-/* A copy that is UTF-8: paths may hold any bytes, JSON and Prometheus may not. Bytes that are no
- * text become '?'. */
-static char *utf8_copy(const char *text)
+char *kvf_stats_utf8(const char *text)
 {
     char *copy = strdup(text);
     for (char *at = copy; at != NULL && *at != '\0';) {
@@ -106,7 +116,7 @@ static void add_number(struct json *json, cJSON *object, const char *name, uint6
 
 static void add_text(struct json *json, cJSON *object, const char *name, const char *text)
 {
-    char *copy = utf8_copy(text);
+    char *copy = kvf_stats_utf8(text);
     json->ok = copy != NULL && cJSON_AddStringToObject(object, name, copy) != NULL && json->ok;
     free(copy);
 }
@@ -305,16 +315,10 @@ static void labelled(FILE *out, const char *name, const char *label, const char 
 
 static void print_queries(FILE *out, const struct kvf_stats *stats)
 {
-    static const char *const tiers[KVF_HIT_COUNT] = {
-        [KVF_HIT_DRAM] = "dram",
-        [KVF_HIT_SSD] = "ssd",
-        [KVF_HIT_REMOTE_DRAM] = "remote_dram",
-        [KVF_HIT_REMOTE_SSD] = "remote_ssd",
-    };
     const struct kvf_counters *counters = &stats->counters;
     head(out, "blocks_total", "counter", "Blocks of Gets by where they were found");
     for (size_t at = 0; at < KVF_HIT_COUNT; at++)
-        labelled(out, "blocks_total", "tier", tiers[at], counters->hits[at]);
+        labelled(out, "blocks_total", "tier", kvf_hit_name(at), counters->hits[at]);
     head(out, "misses_total", "counter", "Blocks of Gets that were not found, by reason");
     for (unsigned code = KVF_OK + 1; code < KVF_CODE_COUNT; code++) {
         char reason[32];
@@ -389,7 +393,7 @@ static bool print_drives(FILE *out, const struct kvf_stats *stats)
             const struct kvf_drive_stats *drive = &stats->drives[at];
             const uint64_t values[] = {drive->capacity_bytes, drive->used_bytes, drive->read_only,
                                        drive->recovering};
-            char *path = utf8_copy(drive->path);
+            char *path = kvf_stats_utf8(drive->path);
             if (path == NULL)
                 return false;
             labelled(out, metrics[metric].name, "path", path, values[metric]);

@@ -41,6 +41,9 @@ enum kvf_hit {
     KVF_HIT_COUNT
 };
 
+/* "remote_dram" */
+const char *kvf_hit_name(enum kvf_hit hit);
+
 /* Why a block never reached its SSD, or was lost here: label `reason` of dropped_blocks_total. */
 enum kvf_drop {
     KVF_DROP_NO_SSD = 0,  /* no SSD tier: clean at once */
@@ -116,6 +119,9 @@ struct kvf_stats {
     const struct kvf_tenants *tenants; /* NULL: none has a share */
 };
 
+/* A malloc'ed copy that is UTF-8: paths may hold any bytes, JSON and Prometheus may not. Bytes that are no text become
+ * '?'. NULL when memory is out. */
+char *kvf_stats_utf8(const char *text);
 /* The JSON of `stat --json`, malloc'ed text; NULL when memory is out. */
 char *kvf_stats_json(const struct kvf_stats *stats);
 /* Prometheus text format 0.0.4, malloc'ed; NULL when memory is out. */

@@ -15,12 +15,12 @@
 struct question {
     struct kvf_post post;
     struct kvf_view *view;
-    bool about_metrics;
-    bool answered;  /* under the view's mutex */
-    bool abandoned; /* likewise: the asker waits no more */
+    char *(*text_of)(void *context); /* NULL: it is about readiness */
+    bool answered;                   /* under the view's mutex */
+    bool abandoned;                  /* likewise: the asker waits no more */
     bool ready;
     char body[BODY_BYTES];
-    char *metrics;
+    char *text;
 };
 
 struct kvf_view {
@@ -34,7 +34,7 @@ struct kvf_view {
 
 static void free_question(struct question *question)
 {
-    free(question->metrics);
+    free(question->text);
     free(question);
 }
 
@@ -43,8 +43,8 @@ static void answer(struct kvf_post *post)
 {
     struct question *question = kvf_container(post, struct question, post);
     struct kvf_view *view = question->view;
-    if (question->about_metrics)
-        question->metrics = view->source.metrics(view->source.context);
+    if (question->text_of != NULL)
+        question->text = question->text_of(view->source.context);
     else
         question->ready =
             view->source.ready(view->source.context, question->body, sizeof(question->body));
@@ -59,7 +59,7 @@ static void answer(struct kvf_post *post)
 }
 
 /* On the asking thread. NULL: no answer in time. */
-static struct question *ask(struct kvf_view *view, bool about_metrics)
+static struct question *ask(struct kvf_view *view, char *(*text_of)(void *context))
 {
     struct question *question = calloc(1, sizeof(*question));
     struct timespec until;
@@ -67,7 +67,7 @@ static struct question *ask(struct kvf_view *view, bool about_metrics)
         return NULL;
     question->post.run = answer;
     question->view = view;
-    question->about_metrics = about_metrics;
+    question->text_of = text_of;
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ANSWER_TIMEOUT_S;
     pthread_mutex_lock(&view->mutex);
@@ -84,7 +84,7 @@ static struct question *ask(struct kvf_view *view, bool about_metrics)
 
 static bool ask_ready(void *context, char *body, size_t room)
 {
-    struct question *question = ask(context, false);
+    struct question *question = ask(context, NULL);
     if (question == NULL) {
         (void)snprintf(body, room, "the Manager does not answer");
         return false;
@@ -95,15 +95,27 @@ static bool ask_ready(void *context, char *body, size_t room)
     return ready;
 }
 
-static char *ask_metrics(void *context)
+static char *ask_text(struct kvf_view *view, char *(*text_of)(void *context))
 {
-    struct question *question = ask(context, true);
+    struct question *question = ask(view, text_of);
     if (question == NULL)
         return NULL;
-    char *metrics = question->metrics;
-    question->metrics = NULL;
+    char *text = question->text;
+    question->text = NULL;
     free_question(question);
-    return metrics;
+    return text;
+}
+
+static char *ask_metrics(void *context)
+{
+    struct kvf_view *view = context;
+    return ask_text(view, view->source.metrics);
+}
+
+static char *ask_overview(void *context)
+{
+    struct kvf_view *view = context;
+    return ask_text(view, view->source.overview);
 }
 
 struct kvf_status kvf_view_start(const char *address, const struct kvf_view_source *source,
@@ -113,8 +125,11 @@ struct kvf_status kvf_view_start(const char *address, const struct kvf_view_sour
     if (view == NULL)
         return kvf_fail(KVF_MODULE_SERVER, KVF_NO_MEMORY, 0);
     view->source = *source;
-    view->http_source =
-        (struct kvf_http_source){.context = view, .ready = ask_ready, .metrics = ask_metrics};
+    view->http_source = (struct kvf_http_source){.context = view,
+                                                 .ready = ask_ready,
+                                                 .metrics = ask_metrics,
+                                                 .overview = ask_overview,
+                                                 .page = source->page};
     (void)pthread_mutex_init(&view->mutex, NULL);
     pthread_condattr_t attributes;
     (void)pthread_condattr_init(&attributes);

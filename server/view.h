@@ -14,9 +14,11 @@ struct kvf_view;
 struct kvf_view_source {
     struct kvf_loop *loop;
     void *context;
-    /* Both on the loop's thread. */
+    /* All on the loop's thread. */
     bool (*ready)(void *context, char *body, size_t room);
-    char *(*metrics)(void *context); /* malloc'ed, taken */
+    char *(*metrics)(void *context);  /* malloc'ed, taken */
+    char *(*overview)(void *context); /* likewise */
+    const char *page;                 /* that shows the overview */
 };
 
 /* Serve on "HOST:PORT". */
