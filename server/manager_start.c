@@ -497,6 +497,8 @@ struct kvf_status kvf_manager_create(const struct kvf_config *config, struct kvf
     manager->ready_ns = kvf_clock_now_ns();
     *give = manager;
     log_ready(manager);
-    (void)kvf_supervisor_ready(config->node_id);
+    char serving[300];
+    (void)snprintf(serving, sizeof(serving), "serving as node %s", config->node_id);
+    (void)kvf_supervisor_ready(serving);
     return kvf_ok();
 }

@@ -29,6 +29,10 @@ class Failed(Exception):
     """The product did not do what the case says it must."""
 
 
+class Skipped(Exception):
+    """This host cannot do what the case needs; says why."""
+
+
 def expect(condition, message):
     if not condition:
         raise Failed(message)

@@ -53,6 +53,8 @@ def run_case(function, case):
         function(case)
         case.finish()
         return None
+    except harness.Skipped:
+        raise
     except Exception as error:  # also what a case itself does wrong is told, and the next one runs
         kind = "" if isinstance(error, harness.Failed) else f"{type(error).__name__}: "
         frame = error.__traceback__
@@ -84,13 +86,19 @@ def main(targets, modules, usage):
     work = tempfile.mkdtemp(prefix="kvf-", dir=os.environ.get("TMPDIR") or "/var/tmp")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KVFERRY_")}
     environment.update(SANITIZERS if config else {})
-    passed = failed = 0
+    passed = failed = skipped = 0
     try:
         binaries = copy_binaries(built, work)
         for number, (name, function) in enumerate(chosen):
             case = harness.Case(binaries, f"{work}/{number}", environment, 4 if config else 1)
             start = time.monotonic()
-            wrong = run_case(function, case)
+            try:
+                wrong = run_case(function, case)
+            except harness.Skipped as why:
+                skipped += 1
+                print(f"SKIPPED {name}: NOT TESTED, {why}", flush=True)
+                case.remove()
+                continue
             seconds = time.monotonic() - start
             if wrong is None:
                 passed += 1
@@ -104,6 +112,6 @@ def main(targets, modules, usage):
             print(f"kept: {work}")
         else:
             shutil.rmtree(work, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 0 if failed == 0 and passed > 0 else 1
 
