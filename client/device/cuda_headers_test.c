@@ -1,9 +1,11 @@
 /* Our declarations of the driver's functions beside the Toolkit's: sizes, offsets, numbers, types and symbols. */
 #include "client/device/cuda.h"
 
-#include <cuda.h>
 #include <stdio.h>
 #include <string.h>
+
+#if __has_include(<cuda.h>) /* tests/tidy reads this file on every host */
+#include <cuda.h>
 
 #define SAME(ours, theirs)                                                                         \
     _Static_assert((unsigned long long)(ours) == (unsigned long long)(theirs), #ours)
@@ -63,3 +65,12 @@ int main(void)
     CUDA_FUNCTIONS(CHECK_SYMBOL)
     return wrong;
 }
+
+#else
+
+int main(void)
+{
+    return 0;
+}
+
+#endif

@@ -1,6 +1,7 @@
 """What engines do all day, by fake ranks (tests/engines/rank.c) with a paged cache each: prefill, decode, restart; every byte compared in the cache."""
 
 import signal
+import time
 
 from harness import Probe, expect, expect_equal
 
@@ -130,6 +131,26 @@ def ranks_outlive_a_killed_manager(case):
     rank.must("wait", 20000)
     rank.decode(0, 8, prefix=8, ssd=8)
     expect_equal(rank.stats()["registrations"], 2, "registrations")
+
+
+def ranks_beside_a_stopped_manager_get_misses_in_time(case):
+    """It says nothing by itself: the deadline does. What it answers later goes back."""
+    a = case.start(case.daemon("a"))
+    rank = _Rank(case, a, "tiny", pages=32)
+    rank.prefill(0, 32)
+    a.signal(signal.SIGSTOP)
+    for how in ("decode", "restore"):
+        started = time.monotonic()
+        rank.start(how, "t", "-", 500, 0, 32)
+        code, said = rank.answer()
+        took = time.monotonic() - started
+        a_miss = (code, said["prefix"], said["DEADLINE"])
+        expect_equal(a_miss, ("DEADLINE", 0, 32), "a get from a stopped daemon")
+        expect(took < 0.5 + 2 * case.slowness, f"a deadline of half a second took {took:.1f} s")
+    a.signal(signal.SIGCONT)
+    rank.decode(0, 32, prefix=32, dram=32)
+    expect_equal(rank.stats()["registrations"], 1, "registrations")
+    a.gauges_return_to_zero()
 
 
 def ranks_never_get_each_others_blocks(case):
