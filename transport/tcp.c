@@ -1,18 +1,12 @@
 /* The tcp transport as its owner sees it: threads, listening, inviting, connecting. */
 #include "transport/tcp.h"
 
-#include "base/address.h"
-#include "base/clock.h"
-
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DEFAULT_THREADS 2
 #define MAX_THREADS 64
-#define BACKLOG 256
 
 /* ---- the transport ---- */
 
@@ -55,18 +49,15 @@ static struct kvf_status tcp_open(const struct kvf_transport_options *options,
     transport->base.ops = &kvf_tcp_ops;
     transport->base.owner = options->loop;
     transport->thread_count = threads < MAX_THREADS ? threads : MAX_THREADS;
-    transport->port = -1;
-    kvf_list_init(&transport->invites);
-    tcp_listener_init(transport);
-    (void)pthread_mutex_init(&transport->lock, NULL);
 
     struct kvf_status status = start_threads(transport);
     if (!kvf_is_ok(status)) {
-        (void)pthread_mutex_destroy(&transport->lock);
         free(transport);
         return kvf_why_set(why, status, "cannot start %u lane threads: %s", threads,
                            strerror(status.detail));
     }
+    lane_listener_init(&transport->listener, transport->threads[0].thread.loop, &tcp_greeting,
+                       &transport->base.counters.protocol_errors);
     *give = &transport->base;
     return kvf_ok();
 }
@@ -75,35 +66,20 @@ static void tcp_close(struct kvf_transport *base)
 {
     struct tcp_transport *transport = tcp_transport_of(base);
     join_threads(transport, transport->thread_count);
-    tcp_listener_stop(transport);
+    lane_listener_close(&transport->listener);
     free_threads(transport, transport->thread_count);
-    (void)pthread_mutex_destroy(&transport->lock);
     free(transport);
 }
 
 static struct kvf_status tcp_listen(struct kvf_transport *base, const char *address,
                                     struct kvf_why *why)
 {
-    struct tcp_transport *transport = tcp_transport_of(base);
-    kvf_assert(transport->port < 0);
-    struct lane_addresses here;
-    struct kvf_status status = lane_address_resolve(address, true, &here);
-    if (!kvf_is_ok(status))
-        return kvf_why_set(why, status, "cannot listen for lanes on %.200s: not a HOST:PORT here",
-                           address);
-    int fd = kvf_address_listen((struct sockaddr *)&here.at[0], here.bytes[0], BACKLOG);
-    int error = errno;
-    if (fd < 0)
-        return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
-                           "cannot listen for lanes on %.200s: %s", address, strerror(error));
-    transport->port = kvf_address_bound_port(fd);
-    tcp_listener_start(transport, fd);
-    return kvf_ok();
+    return lane_listener_open(&tcp_transport_of(base)->listener, address, why);
 }
 
 static int tcp_port(const struct kvf_transport *base)
 {
-    return tcp_transport_of(base)->port;
+    return tcp_transport_of(base)->listener.port;
 }
 
 /* ---- lanes ---- */
@@ -120,9 +96,7 @@ static struct tcp_lane *make_lane(struct tcp_transport *transport, const struct 
     lane_init(&lane->lane, &transport->base, side, &thread->thread, events, user);
     lane->deadline_ns = deadline_ns;
     lane->watch.fd = -1;
-    lane->claimed_fd = -1;
-    lane->claimed_post.run = tcp_lane_claimed;
-    kvf_list_init(&lane->invite_node);
+    lane_invite_init(&lane->invite, &lane->nonces.connect, thread->thread.loop, tcp_lane_claimed);
     tcp_sender_init(&lane->sender);
     return lane;
 }
@@ -140,9 +114,7 @@ static struct kvf_status tcp_invite(struct kvf_transport *base, uint64_t deadlin
     lane->lane.is_source = true;
     lane->state = TCP_WAITING;
     lane->nonces = *nonces;
-    (void)pthread_mutex_lock(&transport->lock);
-    kvf_list_push_back(&transport->invites, &lane->invite_node);
-    (void)pthread_mutex_unlock(&transport->lock);
+    lane_invite_add(&transport->listener, &lane->invite);
     lane_start(&lane->lane); /* may end it at once, and then takes it off the list */
     *give = &lane->lane;
     return kvf_ok();

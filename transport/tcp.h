@@ -1,7 +1,6 @@
 /* tcp from the inside: the structs that its parts share. Private to transport/tcp*.c.
  *
- * - tcp.c: the transport, invite and connect (owner's thread)
- * - tcp_listen.c: the listener and connections without a nonce yet (lane thread 0)
+ * - tcp.c: the transport, invite and connect (owner's thread); strangers are lane thread 0's
  * - tcp_lane.c: a lane's greeting, its socket's events, its end (the lane's thread)
  * - tcp_send.c: the source's frames
  * - tcp_receive.c: the consumer's frames
@@ -11,6 +10,7 @@
 
 #include "transport/lane_address.h"
 #include "transport/lane_core.h"
+#include "transport/lane_listen.h"
 #include "transport/lane_turns.h"
 #include "transport/tcp_wire.h"
 
@@ -23,7 +23,6 @@
 #define TCP_AHEAD_BYTES (64u << 10) /* received ahead, where frames are small */
 #define TCP_SMALL_FRAME_BYTES (32u << 10)
 #define TCP_BATCH_FRAMES 256
-#define TCP_HALF_OPEN 64
 
 /* A frame on its way. block == NULL: none. */
 struct tcp_frame {
@@ -45,34 +44,11 @@ struct tcp_thread {
     struct iovec pieces[2 * (TCP_BATCH_FRAMES + 1)];
 };
 
-/* A connection that has not said a valid nonce yet. Lane thread 0. */
-struct tcp_half_open {
-    struct tcp_transport *transport;
-    struct kvf_watch watch;
-    struct kvf_timer timer;
-    struct kvf_list node; /* in idle, or in waiting with the oldest first */
-    uint8_t greeting[TCP_GREETING_BYTES];
-    size_t got;
-};
-
-/* Lane thread 0. */
-struct tcp_listener {
-    struct kvf_watch watch;
-    struct kvf_timer retry; /* after accept ran out of descriptors */
-    struct kvf_post start;
-    struct kvf_list idle, waiting;
-    struct tcp_half_open slots[TCP_HALF_OPEN];
-};
-
 struct tcp_transport {
     struct kvf_transport base;
     struct tcp_thread *threads;
     unsigned thread_count, next_thread;
-    int port; /* -1: does not listen */
-    struct tcp_listener listener;
-    /* Owner and lane threads: protects invites and each lane's `claimed`. */
-    pthread_mutex_t lock;
-    struct kvf_list invites;
+    struct lane_listener listener; /* lane thread 0 */
 };
 
 enum tcp_lane_state {
@@ -103,11 +79,7 @@ struct tcp_lane {
     struct kvf_lane_nonces nonces;
     uint64_t deadline_ns;
 
-    /* Source, before it opens: under the transport's lock. */
-    struct kvf_list invite_node;
-    bool claimed; /* somebody said the nonce: claimed_post is on its way or has run */
-    int claimed_fd;
-    struct kvf_post claimed_post;
+    struct lane_invite invite; /* source */
 
     /* The lane's thread. */
     enum tcp_lane_state state;
@@ -138,18 +110,9 @@ static inline struct tcp_thread *tcp_thread_of(const struct tcp_lane *lane)
 
 /* tcp_lane.c */
 extern const struct lane_side tcp_source_side, tcp_consumer_side;
-/* The lane's thread: runs when tcp_claim has given the lane its connection. */
+/* The lane's thread: runs when somebody has said the nonce. */
 void tcp_lane_claimed(struct kvf_post *post);
 void tcp_lane_want_send(struct tcp_lane *lane, bool want);
-
-/* tcp_listen.c */
-void tcp_listener_init(struct tcp_transport *transport);
-/* Takes fd; any thread. */
-void tcp_listener_start(struct tcp_transport *transport, int fd);
-/* When thread 0 has been joined. */
-void tcp_listener_stop(struct tcp_transport *transport);
-/* True: the lane was still waiting and nobody can claim it any more. */
-bool tcp_invite_revoke(struct tcp_lane *lane);
 
 /* tcp_send.c */
 void tcp_sender_init(struct tcp_sender *sender);

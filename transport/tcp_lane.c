@@ -100,13 +100,13 @@ static void source_ready(struct kvf_watch *watch, uint32_t events)
 
 void tcp_lane_claimed(struct kvf_post *post)
 {
-    struct tcp_lane *lane = kvf_container(post, struct tcp_lane, claimed_post);
+    struct tcp_lane *lane = kvf_container(post, struct tcp_lane, invite.claimed_post);
     if (lane->lane.stopping) {
-        (void)close(lane->claimed_fd);
+        (void)close(lane->invite.fd);
         lane_gone(&lane->lane);
         return;
     }
-    lane->watch.fd = lane->claimed_fd;
+    lane->watch.fd = lane->invite.fd;
     lane->watch.events = EPOLLIN;
     struct kvf_status status = kvf_watch_start(lane_loop(lane), &lane->watch);
     if (!kvf_is_ok(status)) {
@@ -262,7 +262,9 @@ static void tcp_stop(struct kvf_lane *base)
     kvf_timer_stop(lane_loop(lane), &lane->timer);
     abort_if_busy(lane);
     /* A claimed lane that never got to its connection hears of it later; then it is gone. */
-    bool claim_is_coming = was_waiting && lane->watch.fd < 0 && !tcp_invite_revoke(lane);
+    bool claim_is_coming =
+        was_waiting && lane->watch.fd < 0 &&
+        !lane_invite_revoke(&tcp_transport_of(base->transport)->listener, &lane->invite);
     close_socket(lane);
     set_state(lane, TCP_OVER);
     lane->sender.current.block = NULL;

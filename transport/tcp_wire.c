@@ -75,3 +75,6 @@ bool tcp_greeting_has_nonce(const uint8_t bytes[TCP_GREETING_BYTES], const struc
 {
     return lane_nonce_equal(bytes + 16, nonce);
 }
+
+const struct lane_greeting tcp_greeting = {.is_ours = tcp_greeting_is_ours,
+                                           .has_nonce = tcp_greeting_has_nonce};

@@ -8,13 +8,13 @@
 #ifndef KVFERRY_TRANSPORT_TCP_WIRE_H
 #define KVFERRY_TRANSPORT_TCP_WIRE_H
 
-#include "transport/transport.h"
+#include "transport/lane_listen.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define TCP_VERSION 1
-#define TCP_GREETING_BYTES 48
+#define TCP_GREETING_BYTES LANE_GREETING_BYTES
 #define TCP_HEADER_BYTES 32
 
 struct tcp_header {
@@ -33,5 +33,7 @@ void tcp_greeting_write(const struct kvf_nonce *nonce, uint8_t bytes[TCP_GREETIN
 bool tcp_greeting_is_ours(const uint8_t bytes[TCP_GREETING_BYTES]);
 /* Takes the same time whatever differs. */
 bool tcp_greeting_has_nonce(const uint8_t bytes[TCP_GREETING_BYTES], const struct kvf_nonce *nonce);
+
+extern const struct lane_greeting tcp_greeting; /* the two above */
 
 #endif
