@@ -471,6 +471,15 @@ void lane_block_end(struct kvf_lane *lane, struct kvf_lane_block *block, struct 
         append_to_batch(lane, block);
 }
 
+void lane_block_arrived(struct kvf_lane *lane, struct kvf_lane_block *block)
+{
+    uint64_t end = kvf_round_up_page(block->length);
+    if (end > block->extent.bytes)
+        end = block->extent.bytes;
+    memset(kvf_extent_at(block->extent) + block->length, 0, end - block->length);
+    lane_block_end(lane, block, kvf_ok());
+}
+
 void lane_block_token(struct kvf_lane *lane, struct kvf_lane_block *block)
 {
     struct kvf_lane_block *head = atomic_load(&lane->tokens);

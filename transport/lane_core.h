@@ -49,7 +49,7 @@ struct transport_ops {
     bool (*token_is_legal)(const uint8_t *token, size_t token_bytes);
 };
 
-extern const struct transport_ops kvf_tcp_ops, kvf_verbs_ops;
+extern const struct transport_ops kvf_tcp_ops, kvf_verbs_ops, kvf_ucx_ops;
 
 /* The first member of every implementation's transport. */
 struct kvf_transport {
@@ -157,6 +157,8 @@ void lane_start(struct kvf_lane *lane);
 void lane_take_reads(struct kvf_lane *lane);
 /* The block's memory is let go: hand it back with the next lane_flush. */
 void lane_block_end(struct kvf_lane *lane, struct kvf_lane_block *block, struct kvf_status status);
+/* Consumer: likewise OK, for all its bytes are there; zeroes the rest of its last page. */
+void lane_block_arrived(struct kvf_lane *lane, struct kvf_lane_block *block);
 static inline bool lane_block_is_over(const struct kvf_lane_block *block)
 {
     unsigned marks = atomic_load_explicit(&block->marks, memory_order_relaxed);

@@ -6,7 +6,6 @@
  * which is then copied. */
 #include "transport/tcp.h"
 
-#include "base/block.h"
 #include "base/crc32c.h"
 
 #include <errno.h>
@@ -77,15 +76,6 @@ static bool open_frame(struct tcp_lane *lane)
     return true;
 }
 
-static void block_done(struct tcp_lane *lane, struct kvf_lane_block *block)
-{
-    uint64_t end = kvf_round_up_page(block->length);
-    if (end > block->extent.bytes)
-        end = block->extent.bytes;
-    memset(kvf_extent_at(block->extent) + block->length, 0, end - block->length);
-    lane_block_end(&lane->lane, block, kvf_ok());
-}
-
 static uint8_t *payload_place(struct tcp_lane *lane)
 {
     struct kvf_lane_block *block = lane->receiver.block;
@@ -109,7 +99,7 @@ static void payload_arrived(struct tcp_lane *lane, uint32_t bytes)
     if (receiver->left == 0)
         receiver->block = NULL;
     if (block->done_bytes == block->length)
-        block_done(lane, block);
+        lane_block_arrived(&lane->lane, block);
 }
 
 static uint32_t least(uint64_t a, uint64_t b)
