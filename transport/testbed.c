@@ -37,7 +37,8 @@ static void open_end(struct testbed_end *end, uint32_t id, uint64_t extra_bytes)
         .loop = testbed.loop,
         .arenas = arenas,
         .arena_count = extra_bytes > 0 ? 2 : 1,
-        .lane_blocks = testbed.lane_blocks > 0 ? testbed.lane_blocks : TESTBED_MAX_BLOCKS};
+        .lane_blocks = testbed.lane_blocks > 0 ? testbed.lane_blocks : TESTBED_MAX_BLOCKS,
+        .ucx_over_tcp = testbed.ucx_over_tcp};
     struct kvf_why why = {0};
     struct kvf_status status = kvf_transport_open(testbed.name, &options, &end->transport, &why);
     if (!kvf_is_ok(status))
@@ -85,7 +86,7 @@ static void open_all(uint64_t extra_bytes)
 
 bool testbed_can_open(const char *transport)
 {
-    struct kvf_transport_options options = {0};
+    struct kvf_transport_options options = {.ucx_over_tcp = testbed.ucx_over_tcp};
     struct kvf_transport *opened = NULL;
     struct kvf_why why = {0};
     assert_true(kvf_is_ok(kvf_loop_create(&options.loop)));

@@ -30,6 +30,7 @@ struct testbed {
     char name[16];
     char host[64]; /* where the source listens */
     bool needs_tokens;
+    bool ucx_over_tcp;    /* set before testbed_can_open and testbed_open */
     uint32_t lane_blocks; /* of every transport that is opened; 0: TESTBED_MAX_BLOCKS */
     /* Where tokens of a Read without a peer here go; NULL: nowhere. */
     void (*tell)(struct testbed_read *from, const struct kvf_lane_token *tokens, size_t count);

@@ -13,7 +13,7 @@ const char *kvf_transport_nth(size_t number)
 
 static const struct transport_ops *find(const char *name)
 {
-    static const struct transport_ops *const all[] = {&kvf_tcp_ops, &kvf_verbs_ops};
+    static const struct transport_ops *const all[] = {&kvf_tcp_ops, &kvf_verbs_ops, &kvf_ucx_ops};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (strcmp(name, all[i]->name) == 0)
             return all[i];
@@ -33,9 +33,6 @@ struct kvf_status kvf_transport_open(const char *name, const struct kvf_transpor
     const struct transport_ops *ops = find(name);
     if (ops != NULL)
         return ops->open(options, give, why);
-    if (strcmp(name, "ucx") == 0)
-        return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, 0),
-                           "this build has no transport ucx: use tcp");
     return kvf_why_set(why, lane_fail(KVF_UNSUPPORTED, 0),
                        "no transport is called \"%.32s\": use tcp", name);
 }

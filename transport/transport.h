@@ -1,12 +1,12 @@
 /* transport: lanes that carry the bytes of blocks from a source's DRAM to a consumer's. `tcp` is the twin that always
- * works; verbs and ucx join behind this header and pass the same conformance suite.
+ * works; verbs and ucx stand beside it behind this header and pass the same conformance suite.
  *
  * Who does what: the consumer says where the blocks of a Read may land (`expect`), the source says where they lie
  * (`offer`) and, while they still come from the drive, how far they have (`landed`).
- *   tcp    the source sends each piece as it lands. Nobody names an address: blocks are named by {read id, index}
- *   verbs  the source's NIC is told to let the consumer read a block when it is whole; the owner gets a token for it
- *          (`tokens`) and brings it to the consumer, who `take`s it and reads. So the source does not know when the
- *          consumer is done: its owner says so (`release`), and only then can the block end
+ *   tcp, ucx  the source sends each piece as it lands. Nobody names an address: blocks are named by {read id, index}
+ *   verbs     the source's NIC is told to let the consumer read a block when it is whole; the owner gets a token for it
+ *             (`tokens`) and brings it to the consumer, who `take`s it and reads. So the source does not know when the
+ *             consumer is done: its owner says so (`release`), and only then can the block end
  *
  * Threads: the owner's loop thread calls everything and gets every callback. A few lane threads inside serve all lanes:
  * they send, receive and check, and post back.
@@ -57,18 +57,19 @@ struct kvf_transport_options {
     /* Where blocks may lie; registered with the NICs; borrowed for life. */
     const struct kvf_arena *const *arenas;
     size_t arena_count;
-    /* verbs: the devices to use, by name ("mlx5_0"), and nothing is opened when one of them is of no use; none: all
-     * that are. */
+    /* verbs, ucx: the devices to use, by name ("mlx5_0"), and nothing is opened when one of them is of no use; none:
+     * all that are. */
     const char *const *nics;
     size_t nic_count;
     uint32_t lane_blocks; /* verbs: most blocks that a source lane has open; 0: 1024 */
+    bool ucx_over_tcp;    /* ucx: over the loopback's TCP instead of RDMA; only for tests */
 };
 
 /* The names of all transports, by number from 0 on, also of those that this build or host lacks; NULL: there are no more. */
 const char *kvf_transport_nth(size_t number);
 /* Does this build have a transport of this name? (This host may lack what it needs all the same.) */
 bool kvf_transport_is_built_in(const char *name);
-/* name: "tcp", "verbs". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
+/* name: "tcp", "verbs", "ucx". UNSUPPORTED: this build or host has no such transport (*why says what is missing). */
 KVF_MUST_USE struct kvf_status kvf_transport_open(const char *name,
                                                   const struct kvf_transport_options *options,
                                                   struct kvf_transport **give, struct kvf_why *why);

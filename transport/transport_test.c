@@ -23,7 +23,7 @@ static int tear_down(void **state)
 static void open__name_that_is_not_built_in__unsupported_and_says_why(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ucx", "", "TCP", "tcp "};
+    static const char *const names[] = {"", "TCP", "tcp ", "UCX"};
     struct kvf_transport_options options = {.loop = loop};
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct kvf_transport *transport = NULL;

@@ -10,9 +10,10 @@ import subprocess
 TOOLS = "ip ss tc rdma mkfs.ext4 e2fsck dmsetup ibv_devices ibv_devinfo rping ib_read_bw".split()
 PACKAGES = "iproute2 e2fsprogs dmsetup ibverbs-utils rdmacm-utils perftest busybox-static"
 SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
-# What no program names and libraries open when they run: the verbs provider, and libgcc_s for threads that end.
+# What no program names and libraries open when they run: the verbs provider, libgcc_s for threads that end, UCX.
 OPENED_LATER = ["/etc/libibverbs.d/rxe.driver", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
-                "/lib/x86_64-linux-gnu/libgcc_s.so.1"]
+                "/lib/x86_64-linux-gnu/libgcc_s.so.1", "/usr/lib/x86_64-linux-gnu/libucp.so.0",
+                "/usr/lib/x86_64-linux-gnu/ucx/libuct_ib.so.0"]
 
 
 class Missing(Exception):
