@@ -84,33 +84,41 @@ static bool is_ours(const struct ucx_lane *lane, const ucp_am_recv_param_t *para
            param->reply_ep == lane->link.endpoint;
 }
 
-/* UCX's callback. What it returns is the source's answer. */
-ucs_status_t ucx_consumer_announced(void *argument, const void *header_bytes, size_t header_count,
-                                    void *data, size_t bytes, const ucp_am_recv_param_t *param)
+/* A piece that is illegal ends the lane, one that nobody expects is counted; both are refused. */
+static bool accept_piece(struct ucx_lane *lane, const void *header_bytes, size_t header_count,
+                         void *data, size_t bytes, const ucp_am_recv_param_t *param)
 {
-    struct ucx_lane *lane = argument;
-    struct kvf_lane_block *block;
+    struct kvf_lane_block *block = NULL;
     struct ucx_header header;
-    if (lane->lane.stopping || !kvf_is_ok(lane->broken))
-        return UCS_ERR_CANCELED;
-    if (!is_ours(lane, param)) { /* it says what it likes: it is none of this lane */
-        lane_count(&lane->lane.transport->counters.protocol_errors, 1);
-        lane_count(&lane->lane.transport->counters.discarded_bytes, bytes);
-        return UCS_ERR_CANCELED;
-    }
     (void)ucx_pieces_settle(lane); /* many may come in one call of progress */
     if (!ucx_header_read(header_bytes, header_count, &header) ||
         !is_piece(lane, &header, bytes, param) || !find_block(lane, &header, &block) ||
         (block != NULL && !ucx_lane_has_room(lane))) {
         ucx_lane_break(lane, lane_fail(KVF_PROTOCOL, 0));
-        return UCS_ERR_CANCELED;
+        return false;
     }
-    if (block == NULL) {
+    if (block == NULL)
         lane_count(&lane->lane.transport->counters.discarded_bytes, bytes);
-        return UCS_ERR_CANCELED;
+    else
+        receive(lane, block, data, header.length);
+    return block != NULL;
+}
+
+/* UCX's callback. What it returns is the source's answer; for what is no rendezvous UCX knows one answer only. */
+ucs_status_t ucx_consumer_announced(void *argument, const void *header, size_t header_bytes,
+                                    void *data, size_t bytes, const ucp_am_recv_param_t *param)
+{
+    struct ucx_lane *lane = argument;
+    bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    ucs_status_t refused = is_rendezvous ? UCS_ERR_CANCELED : UCS_OK;
+    if (lane->lane.stopping || !kvf_is_ok(lane->broken))
+        return refused;
+    if (!is_ours(lane, param)) { /* it says what it likes: it is none of this lane */
+        lane_count(&lane->lane.transport->counters.protocol_errors, 1);
+        lane_count(&lane->lane.transport->counters.discarded_bytes, bytes);
+        return refused;
     }
-    receive(lane, block, data, header.length);
-    return UCS_INPROGRESS;
+    return accept_piece(lane, header, header_bytes, data, bytes, param) ? UCS_INPROGRESS : refused;
 }
 
 void ucx_consumer_done(struct ucx_lane *lane, const struct ucx_piece *piece)

@@ -15,13 +15,17 @@ struct ucx_calls ucx;
 /* ---- loading ---- */
 
 /* What UCX may know of the environment while it starts: no handlers, no hooks for GPUs' memory, no monitoring, silence. */
-static char *const environment[] = {(char[]){"UCX_HANDLE_ERRORS=none"},
-                                    (char[]){"UCX_ERROR_SIGNALS="},
-                                    (char[]){"UCX_DEBUG_SIGNO="},
-                                    (char[]){"UCX_MEMTYPE_CACHE=n"},
-                                    (char[]){"UCX_VFS_ENABLE=n"},
-                                    (char[]){"UCX_LOG_LEVEL=fatal"},
-                                    NULL};
+static char *environment[] = {(char[]){"UCX_HANDLE_ERRORS=none"},
+                              (char[]){"UCX_ERROR_SIGNALS="},
+                              (char[]){"UCX_DEBUG_SIGNO="},
+                              (char[]){"UCX_MEMTYPE_CACHE=n"},
+                              (char[]){"UCX_VFS_ENABLE=n"},
+                              (char[]){"UCX_LOG_LEVEL=fatal"},
+                              NULL /* which GID, where UCX chooses badly; the operator's */,
+                              NULL};
+
+#define GID_INDEX "UCX_IB_GID_INDEX="
+#define GID_INDEX_SLOT 6
 
 struct shelter {
     char **environ;
@@ -33,7 +37,11 @@ static void enter(struct shelter *shelter)
 {
     kvf_thread_deafen(&shelter->signals); /* UCX has a thread of its own */
     shelter->environ = environ;
-    environ = (char **)environment;
+    environment[GID_INDEX_SLOT] = NULL;
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++)
+        if (strncmp(*entry, GID_INDEX, strlen(GID_INDEX)) == 0)
+            environment[GID_INDEX_SLOT] = *entry;
+    environ = environment;
 }
 
 static void leave(const struct shelter *shelter)
@@ -89,6 +97,11 @@ static const struct setting settings[] = {
      "inf"}, /* a lane's link says who is gone; a timer would wake us for ever */
     {"MAX_EAGER_RAILS", "1"},
     {"MAX_RNDV_RAILS", "1"}, /* a lane is one connection */
+    /* A lane has a worker of its own and a handful of messages under way: no buffers for thousands. */
+    {"RC_RX_QUEUE_LEN", "128"},
+    {"RC_TX_BUFS_GROW", "64"},
+    {"UD_RX_QUEUE_LEN", "128"},
+    {"UD_TX_BUFS_GROW", "64"},
 };
 
 static bool set(ucp_config_t *config, const char *name, const char *value)

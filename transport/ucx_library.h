@@ -3,7 +3,7 @@
  * A program that was linked to UCX would have its code running before main: it installs handlers for signals, reads its
  * settings from the environment and from ucx.conf in three directories. So it is opened by name instead, without its
  * names becoming the program's, in an environment of ours; every setting that decides what it does is set by us after
- * that. What is left to an operator's UCX_* variables are sizes of queues. */
+ * that. What is left to an operator's UCX_* variables is which GID (UCX_IB_GID_INDEX), and sizes of queues. */
 #ifndef KVFERRY_TRANSPORT_UCX_LIBRARY_H
 #define KVFERRY_TRANSPORT_UCX_LIBRARY_H
 
