@@ -146,22 +146,6 @@ static void source__random_headers__never_written_and_lane_ends(void **state)
     }
 }
 
-static void source__message_of_another_id__lane_goes_on(void **state)
-{
-    (void)state;
-    struct ucx_raw *raw = ucx_raw_source();
-    struct testbed_read *to = expect_three();
-    ucx_raw_send(raw, 4711, "header", 6, testbed.pattern, 100, UCP_AM_SEND_FLAG_REPLY);
-    ucx_raw_wait_ended(raw, 1);
-    ucx_raw_serve_ms(raw, 20);
-    assert_true(testbed.consumer.opened);
-    assert_nothing_was_written();
-    kvf_lane_close(testbed.consumer.lane);
-    testbed_wait_closed(&testbed.consumer);
-    ucx_raw_end(raw);
-    free(to);
-}
-
 static void source__pieces_for_blocks_that_were_taken_back__refused_and_counted(void **state)
 {
     (void)state;
@@ -419,7 +403,6 @@ int main(int argc, char **argv)
         TEST(source__illegal_piece__lane_ends_with_protocol_and_nothing_is_written),
         TEST(source__header_or_message_of_another_kind__protocol),
         TEST(source__random_headers__never_written_and_lane_ends),
-        TEST(source__message_of_another_id__lane_goes_on),
         TEST(source__pieces_for_blocks_that_were_taken_back__refused_and_counted),
         TEST(source__more_pieces_than_it_may_have_under_way__protocol),
         TEST(source__announces_and_stops__lane_ends_two_seconds_after_taking_back),
