@@ -95,8 +95,8 @@ static void serve_later(struct ucx_lane *lane)
     kvf_loop_post(lane_loop(lane), &lane->more_post);
 }
 
-/* True: there is nothing to do before the worker's descriptor says so. */
-static bool fall_asleep(struct ucx_lane *lane)
+/* True: the worker's descriptor will say what comes from now on. */
+static bool arm(struct ucx_lane *lane)
 {
     ucs_status_t status = ucx.ucp_worker_arm(lane->link.worker);
     if (status != UCS_OK && status != UCS_ERR_BUSY)
@@ -104,10 +104,12 @@ static bool fall_asleep(struct ucx_lane *lane)
     return status == UCS_OK;
 }
 
-/* Returns whether there is more to do now. */
+/* Returns whether there is more to do now. Looks once more when it has armed the worker, for on some devices what came
+ * just before raises no event. */
 static bool progress(struct ucx_lane *lane)
 {
     uint64_t moved = 0;
+    bool is_armed = false;
     for (unsigned round = 0; round < ROUNDS && moved < KVF_LANE_PIECE_BYTES; round++) {
         unsigned did = ucx.ucp_worker_progress(lane->link.worker);
         moved += ucx_pieces_settle(lane);
@@ -115,8 +117,9 @@ static bool progress(struct ucx_lane *lane)
             return false;
         if (lane->lane.is_source)
             ucx_source_post(lane);
-        if (did == 0 && fall_asleep(lane))
+        if (did == 0 && is_armed)
             return false;
+        is_armed = did == 0 && arm(lane);
     }
     return true;
 }

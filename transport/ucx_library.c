@@ -14,18 +14,24 @@ struct ucx_calls ucx;
 
 /* ---- loading ---- */
 
-/* What UCX may know of the environment while it starts: no handlers, no hooks for GPUs' memory, no monitoring, silence. */
+/* What UCX may know of the environment while it starts: no handlers, no hooks for GPUs' memory, no monitoring, silence. It
+ * wants to hear of memory that is unmapped, for its cache of registrations: but not by rewriting libc's code under the
+ * feet of other threads. (What is registered here, arenas, outlives it anyway.) */
 static char *environment[] = {(char[]){"UCX_HANDLE_ERRORS=none"},
                               (char[]){"UCX_ERROR_SIGNALS="},
                               (char[]){"UCX_DEBUG_SIGNO="},
                               (char[]){"UCX_MEMTYPE_CACHE=n"},
+                              (char[]){"UCX_MEM_MMAP_HOOK_MODE=reloc"},
+                              (char[]){"UCX_MEM_MALLOC_HOOKS=n"},
+                              (char[]){"UCX_MEM_MALLOC_RELOC=n"},
+                              (char[]){"UCX_MEM_CUDA_HOOK_MODE=none"},
                               (char[]){"UCX_VFS_ENABLE=n"},
                               (char[]){"UCX_LOG_LEVEL=fatal"},
-                              NULL /* which GID, where UCX chooses badly; the operator's */,
+                              NULL, /* which GID, where UCX chooses badly; the operator's */
                               NULL};
 
 #define GID_INDEX "UCX_IB_GID_INDEX="
-#define GID_INDEX_SLOT 6
+#define GID_INDEX_SLOT 10
 
 struct shelter {
     char **environ;

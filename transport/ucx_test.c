@@ -5,6 +5,7 @@
 #include "transport/ucx_library.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,22 +58,41 @@ static bool is_loaded(void)
     return found;
 }
 
+/* The first bytes of functions that UCX likes to replace. */
+static void note_code(uint8_t (*code)[16])
+{
+    static const char *const names[] = {"mmap", "munmap", "madvise", "brk"};
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(libc);
+    for (size_t i = 0; i < 4; i++) {
+        void *function = dlsym(libc, names[i]);
+        assert_non_null(function);
+        memcpy(code[i], function, 16);
+    }
+    (void)dlclose(libc);
+}
+
 /* Runs first: then the settings of the environment meet a UCX that is not there yet. */
 static void open__in_an_environment_full_of_settings__ours_count(void **state)
 {
     (void)state;
     struct sigaction before[SIGNALS], after;
+    uint8_t code_before[4][16], code_after[4][16];
     assert_false(is_loaded());
+    note_code(code_before);
     for (size_t i = 0; i < SIGNALS; i++)
         assert_int_equal(sigaction(watched_signals[i], NULL, &before[i]), 0);
     assert_int_equal(setenv("UCX_TLS", "self", 1), 0);
     assert_int_equal(setenv("UCX_NET_DEVICES", "nonsense", 1), 0);
     assert_int_equal(setenv("UCX_HANDLE_ERRORS", "bt,freeze", 1), 0);
     assert_int_equal(setenv("UCX_DEBUG_SIGNO", "SIGHUP", 1), 0);
+    assert_int_equal(setenv("UCX_MEM_MMAP_HOOK_MODE", "bistro", 1), 0);
     assert_int_equal(setenv("UCX_LOG_LEVEL", "data", 1), 0);
     testbed_open("ucx");
     testbed_lanes_open();
     assert_true(is_loaded());
+    note_code(code_after);
+    assert_memory_equal(code_before, code_after, sizeof(code_before));
     for (size_t i = 0; i < SIGNALS; i++) {
         assert_int_equal(sigaction(watched_signals[i], NULL, &after), 0);
         assert_memory_equal(&before[i].sa_handler, &after.sa_handler, sizeof(after.sa_handler));
