@@ -26,6 +26,7 @@
 
 #define UCX_PIECES_SENT 4u /* rendezvous that a source has under way on a lane */
 #define UCX_PIECES 8u      /* that a consumer bears: what has ended there may not have here yet */
+#define UCX_LOOK_NS (20 * KVF_NS_PER_MS)
 #define UCX_OVERDUE_NS                                                                             \
     (2 * KVF_NS_PER_S) /* a piece of a block that was taken back may take so long */
 
@@ -93,6 +94,7 @@ struct ucx_lane {
     /* The lane's thread; while it is taken apart the control thread's. */
     enum ucx_lane_state state;
     struct kvf_timer timer; /* to open; then for pieces that are overdue */
+    struct kvf_timer look;  /* runs while Reads are open */
     struct kvf_watch worker_watch;
     struct kvf_post more_post; /* more is to do, after the others' turn */
     bool more_is_coming;

@@ -19,7 +19,7 @@ static bool look_up(struct ucx_lane *lane, uint64_t id, struct kvf_lane_read **r
 {
     *read = find_read(lane, id);
     if (*read == NULL) {
-        lane_take_reads(&lane->lane); /* the owner wakes nobody for a new Read */
+        lane_take_reads(&lane->lane); /* its kick may not have been heard yet */
         *read = find_read(lane, id);
     }
     return *read != NULL || (id >= 1 && id <= lane->highest_id);

@@ -124,6 +124,14 @@ static bool progress(struct ucx_lane *lane)
     return true;
 }
 
+/* While Reads are open the worker is looked at now and then although its descriptor is silent: with soft-RoCE an event
+ * gets lost now and then. An idle lane sleeps. */
+static void look_again(struct ucx_lane *lane)
+{
+    if (!kvf_list_is_empty(&lane->lane.reads) && !lane->look.armed)
+        kvf_timer_start(lane_loop(lane), &lane->look, kvf_clock_now_ns() + UCX_LOOK_NS);
+}
+
 static void serve(struct ucx_lane *lane)
 {
     if (lane->state != UCX_LANE_OPEN)
@@ -133,7 +141,14 @@ static void serve(struct ucx_lane *lane)
         lane_end(&lane->lane, lane->broken);
     else if (has_more)
         serve_later(lane);
+    else if (!lane->lane.stopping)
+        look_again(lane);
     lane_flush(&lane->lane, has_more);
+}
+
+static void look(struct kvf_timer *timer)
+{
+    serve(kvf_container(timer, struct ucx_lane, look));
 }
 
 static void serve_more(struct kvf_post *post)
@@ -275,6 +290,7 @@ void ucx_lane_parted(struct kvf_post *post)
 static void start_timer(struct ucx_lane *lane)
 {
     lane->timer.fire = timer_fired;
+    lane->look.fire = look;
     lane->more_post.run = serve_more;
     kvf_timer_start(lane_loop(lane), &lane->timer, lane->deadline_ns);
 }
@@ -296,6 +312,7 @@ static void ucx_stop(struct kvf_lane *base)
 {
     struct ucx_lane *lane = ucx_lane_of(base);
     kvf_timer_stop(lane_loop(lane), &lane->timer);
+    kvf_timer_stop(lane_loop(lane), &lane->look);
     if (lane->state == UCX_LANE_OPEN) {
         kvf_watch_stop(lane_loop(lane), &lane->worker_watch);
         kvf_watch_stop(lane_loop(lane), &lane->link.watch);
@@ -357,7 +374,9 @@ static void consumer_withdraw(struct kvf_lane *base, struct kvf_lane_block *bloc
 
 static void consumer_settle(struct kvf_lane *base)
 {
-    (void)base;
+    struct ucx_lane *lane = ucx_lane_of(base);
+    if (lane->state == UCX_LANE_OPEN)
+        look_again(lane);
 }
 
 const struct lane_side ucx_source_side = {
@@ -371,7 +390,6 @@ const struct lane_side ucx_source_side = {
 };
 
 const struct lane_side ucx_consumer_side = {
-    .takes_reads_itself = true,
     .start = consumer_start,
     .adopt = consumer_adopt,
     .landed = consumer_landed,

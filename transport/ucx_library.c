@@ -142,6 +142,9 @@ static bool configure(ucp_config_t *config, const struct kvf_transport_options *
         return false;
     if (!set(config, "TLS", options->ucx_over_tcp ? "tcp" : "rc"))
         return false;
+    /* Nobody writes to the other one: the consumer reads what was announced to it. */
+    if (!options->ucx_over_tcp && !set(config, "RNDV_SCHEME", "get_zcopy"))
+        return false;
     return set(config, "NET_DEVICES", devices[0] != '\0' ? devices : "all");
 }
 
