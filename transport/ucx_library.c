@@ -101,6 +101,8 @@ struct setting {
 static const struct setting settings[] = {
     {"KEEPALIVE_INTERVAL",
      "inf"}, /* a lane's link says who is gone; a timer would wake us for ever */
+    /* Nobody writes to the other one: the consumer reads what was announced to it, or, over TCP, is sent messages. */
+    {"RNDV_SCHEME", "get_zcopy"},
     {"MAX_EAGER_RAILS", "1"},
     {"MAX_RNDV_RAILS", "1"}, /* a lane is one connection */
     /* A lane has a worker of its own and a handful of messages under way: no buffers for thousands. */
@@ -140,10 +142,10 @@ static bool configure(ucp_config_t *config, const struct kvf_transport_options *
             return false;
     if (!options->ucx_over_tcp && !list_devices(options, devices, sizeof(devices)))
         return false;
-    if (!set(config, "TLS", options->ucx_over_tcp ? "tcp" : "rc"))
+    /* UCX 1.13 ends a copy-less send over TCP twice when the other end goes away, and dies of it. */
+    if (options->ucx_over_tcp && !set(config, "ZCOPY_THRESH", "inf"))
         return false;
-    /* Nobody writes to the other one: the consumer reads what was announced to it. */
-    if (!options->ucx_over_tcp && !set(config, "RNDV_SCHEME", "get_zcopy"))
+    if (!set(config, "TLS", options->ucx_over_tcp ? "tcp" : "rc"))
         return false;
     return set(config, "NET_DEVICES", devices[0] != '\0' ? devices : "all");
 }
