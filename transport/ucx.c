@@ -189,12 +189,13 @@ static struct kvf_status ucx_invite(struct kvf_transport *base, uint64_t deadlin
     return kvf_ok();
 }
 
-static struct kvf_status ucx_connect(struct kvf_transport *base, const char *address,
+static struct kvf_status ucx_connect(struct kvf_transport *base, const char *address, size_t device,
                                      const struct kvf_lane_nonces *nonces, uint64_t deadline_ns,
                                      const struct kvf_lane_events *events, void *user,
                                      struct kvf_lane **give)
 {
     struct lane_addresses there;
+    (void)device; /* UCX chooses among those that its context has */
     KVF_TRY(lane_address_resolve(address, false, &there));
     struct ucx_lane *lane =
         make_lane(ucx_transport_of(base), &ucx_consumer_side, deadline_ns, events, user);

@@ -157,9 +157,9 @@ struct ucx_raw *ucx_raw_source_half(uint64_t timeout_ms)
     (void)snprintf(text, sizeof(text), "127.0.0.1:%d", ntohs(address.sin_port));
     memset(&testbed.nonces, 0x5a, sizeof(testbed.nonces));
     assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, text, &testbed.nonces,
-                                   kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS, &testbed_events,
-                                   &testbed.consumer, &testbed.consumer.lane)));
+        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, text, KVF_ANY_DEVICE,
+                                   &testbed.nonces, kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS,
+                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
     raw->fd = accept(raw->listener, NULL, NULL);
     assert_true(raw->fd >= 0);
     hear_hello(raw);
