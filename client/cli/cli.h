@@ -20,6 +20,9 @@ struct cli_options {
     const char *trace, *prefill, *decode;
     uint64_t block_bytes, requests, seed;
     bool interleaved;
+    const char *sweep, *blocks;        /* bench */
+    uint64_t pairs, restores, warmups; /* bench */
+    bool warmups_given;
 };
 
 /* One call of libkvferry names at most this many blocks, so that it stays one request of its protocol: a second one
@@ -37,6 +40,9 @@ enum words_exit cli_drain(const struct cli_options *options, char **arguments, s
 enum words_exit cli_replay(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_transports(const struct cli_options *options, char **arguments, size_t count);
 enum words_exit cli_trace(const struct cli_options *options, char **arguments, size_t count);
+enum words_exit cli_bench_pull(const struct cli_options *options, char **arguments, size_t count);
+enum words_exit cli_bench_fill(const struct cli_options *options, char **arguments, size_t count);
+enum words_exit cli_bench_engine(const struct cli_options *options, char **arguments, size_t count);
 
 /* Register with the daemon of this run directory. On a failure it is said already. */
 enum words_exit cli_open(const char *what, const char *run_dir, uint64_t timeout_ms,

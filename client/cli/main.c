@@ -3,6 +3,7 @@
 #include "base/version.h"
 #include "client/cli/cli.h"
 #include "client/cli/names.h"
+#include "client/cli/sweep.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -33,11 +34,17 @@ enum option_id {
     OPTION_REQUESTS,
     OPTION_SEED,
     OPTION_ORDER,
+    OPTION_SWEEP,
+    OPTION_BLOCKS,
+    OPTION_PAIRS,
+    OPTION_RESTORES,
+    OPTION_WARMUPS,
     OPTION_HELP,
     OPTION_VERSION,
 };
 
 #define BIT(option) (1u << ((option)-OPTION_RUN_DIR))
+#define BENCH (DAEMON | BIT(OPTION_BLOCK_BYTES) | BIT(OPTION_BLOCKS) | BIT(OPTION_SEED))
 #define DAEMON (BIT(OPTION_RUN_DIR) | BIT(OPTION_JSON) | BIT(OPTION_TIMEOUT))
 
 struct command {
@@ -88,6 +95,19 @@ static const struct command commands[] = {
      BIT(OPTION_RUN_DIR) | BIT(OPTION_TIMEOUT) | BIT(OPTION_OUTPUT) | BIT(OPTION_REQUESTS) |
          BIT(OPTION_SEED),
      false, 0, 0, cli_trace},
+    {"bench pull",
+     "bench pull [NS] --source HOST:PORT [--sweep read-batch-mib=0,8,32,128] [--block-bytes N] "
+     "[--blocks 8,16] [--prefill DIR] [--pairs N] [--restores N] [--warmups N] [--seed N]",
+     "what a setting of this daemon does to restores from the source: times, Reads, ratios",
+     BENCH | BIT(OPTION_SOURCE) | BIT(OPTION_SWEEP) | BIT(OPTION_PREFILL) | BIT(OPTION_PAIRS) |
+         BIT(OPTION_RESTORES) | BIT(OPTION_WARMUPS),
+     true, 0, 1, cli_bench_pull},
+    {"bench fill", "bench fill [NS] [--block-bytes N] [--blocks N] [--seed N]",
+     "put the blocks that bench pull restores, on the source's host; they end on its SSD", BENCH,
+     true, 0, 1, cli_bench_fill},
+    {"bench engine", "bench engine [NS] --source HOST:PORT --blocks N [--block-bytes N] [--seed N]",
+     "an engine that restores once for each line 'restore' of its stdin, told in JSON",
+     BENCH | BIT(OPTION_SOURCE), true, 0, 1, cli_bench_engine},
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -112,6 +132,11 @@ static const struct command commands[] = {
             {"requests", required_argument, NULL, OPTION_REQUESTS},                                \
             {"seed", required_argument, NULL, OPTION_SEED},                                        \
             {"order", required_argument, NULL, OPTION_ORDER},                                      \
+            {"sweep", required_argument, NULL, OPTION_SWEEP},                                      \
+            {"blocks", required_argument, NULL, OPTION_BLOCKS},                                    \
+            {"pairs", required_argument, NULL, OPTION_PAIRS},                                      \
+            {"restores", required_argument, NULL, OPTION_RESTORES},                                \
+            {"warmups", required_argument, NULL, OPTION_WARMUPS},                                  \
             {"help", no_argument, NULL, OPTION_HELP},                                              \
             {"version", no_argument, NULL, OPTION_VERSION}, {NULL, 0, NULL, 0},                    \
     }
@@ -129,6 +154,7 @@ struct command_line {
     char **arguments;
     size_t argument_count;
     bool help, version;
+    bool is_bench; /* the word `bench` came; the next one says which */
 };
 
 /* ---- which command ---- */
@@ -246,6 +272,19 @@ static enum words_exit take_option(struct command_line *line, enum option_id id,
         return take_number("--seed", value, 0, UINT64_MAX, &options->seed);
     case OPTION_ORDER:
         return take_order(options, value);
+    case OPTION_SWEEP:
+        options->sweep = value;
+        break;
+    case OPTION_BLOCKS:
+        options->blocks = value;
+        break;
+    case OPTION_PAIRS:
+        return take_number("--pairs", value, 1, SWEEP_ROUNDS_MOST, &options->pairs);
+    case OPTION_RESTORES:
+        return take_number("--restores", value, 1, SWEEP_ROUND_MOST, &options->restores);
+    case OPTION_WARMUPS:
+        options->warmups_given = true;
+        return take_number("--warmups", value, 0, SWEEP_ROUND_MOST, &options->warmups);
     case OPTION_HELP:
         line->help = true;
         break;
@@ -256,14 +295,24 @@ static enum words_exit take_option(struct command_line *line, enum option_id id,
     return WORDS_EXIT_OK;
 }
 
-/* The first word is the command, the others its arguments. */
+/* The first word is the command (with bench: the first two), the others its arguments. */
 static enum words_exit take_word(struct command_line *line, char *word)
 {
     if (line->command != NULL) {
         line->arguments[line->argument_count++] = word;
         return WORDS_EXIT_OK;
     }
-    line->command = find_command(word);
+    if (!line->is_bench && strcmp(word, "bench") == 0) {
+        line->is_bench = true;
+        return WORDS_EXIT_OK;
+    }
+    char name[32];
+    (void)snprintf(name, sizeof(name), "%s%.20s", line->is_bench ? "bench " : "", word);
+    line->command = find_command(name);
+    if (line->command == NULL && line->is_bench)
+        return words_usage("'bench %.60s' is no command: there are bench pull, bench fill and "
+                           "bench engine; see kvferry --help",
+                           word);
     return line->command != NULL ? WORDS_EXIT_OK
                                  : words_usage("'%.60s' is no command; see kvferry --help", word);
 }
@@ -363,7 +412,8 @@ static enum words_exit run_line(struct command_line *line, int argc, char **argv
         return WORDS_EXIT_OK;
     }
     if (line->command == NULL)
-        return words_usage("no command; see kvferry --help");
+        return words_usage("%s; see kvferry --help",
+                           line->is_bench ? "bench what? pull, fill or engine" : "no command");
     code = judge_line(line);
     if (code != WORDS_EXIT_OK)
         return code;
