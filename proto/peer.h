@@ -7,8 +7,11 @@
 
 #include <stdint.h>
 
-/* Of Hello and Welcome; who hears another one ends the session. */
+/* Of Hello and Welcome; who hears another one ends the session and says so: printf's words for it, ours first. It changes
+ * only when what is said today would be understood otherwise; a new field, which an older node skips, is no new version. */
 #define KVF_PEER_VERSION 1u
+#define KVF_PEER_VERSIONS_DIFFER                                                                   \
+    "this node speaks version %u of the peer protocol, the other one %u: upgrade the older one"
 
 #define KVF_PEER_SESSION "/kvferry.Peer/Session"
 #define KVF_PEER_LOOKUP "/kvferry.Peer/Lookup"

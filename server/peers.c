@@ -276,8 +276,10 @@ static void take_hello(struct session *session, const Kvferry__Hello *hello)
     struct kvf_peers *peers = session->peers;
     struct kvf_lane_nonces nonces;
     if (hello->version != KVF_PEER_VERSION) {
-        peer_end(session, KVF_UNSUPPORTED,
-                 "this node speaks protocol version 1: upgrade the older node");
+        char text[128];
+        (void)snprintf(text, sizeof(text), KVF_PEER_VERSIONS_DIFFER, KVF_PEER_VERSION,
+                       hello->version);
+        peer_end(session, KVF_UNSUPPORTED, text);
         return;
     }
     if (!kvf_tenant_is_valid(hello->tenant) || strlen(hello->nic) >= sizeof(session->nic)) {

@@ -317,11 +317,14 @@ static void set_limits(struct session *session, const Kvferry__Welcome *welcome)
 
 /* PROTOCOL: it is none. DENIED: we may not believe bytes from this source. UNSUPPORTED: another
  * version, or a transport that we did not offer. */
-static struct kvf_status check_welcome(const struct session *session,
-                                       const Kvferry__Welcome *welcome)
+static struct kvf_status check_welcome(struct session *session, const Kvferry__Welcome *welcome)
 {
-    if (welcome->version != KVF_PEER_VERSION ||
-        kvf_transports_find(&session->source->options.transports, welcome->transport) == NULL)
+    if (welcome->version != KVF_PEER_VERSION) {
+        (void)snprintf(session->text, sizeof(session->text), KVF_PEER_VERSIONS_DIFFER,
+                       KVF_PEER_VERSION, welcome->version);
+        return pull_fail(KVF_UNSUPPORTED);
+    }
+    if (kvf_transports_find(&session->source->options.transports, welcome->transport) == NULL)
         return pull_fail(KVF_UNSUPPORTED);
     if (!source_may_serve(session->source, session->call))
         return pull_fail(KVF_DENIED);

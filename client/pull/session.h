@@ -27,7 +27,7 @@ struct session {
     uint64_t number; /* among those of this source, from 1 */
     enum session_state state;
     struct kvf_status why; /* of LEAVING and ENDING */
-    char text[256];        /* what the call said of its end, for the log */
+    char text[256]; /* why it ends, in words, for the log; the call's, unless we know better */
     struct kvf_rpc_channel *channel;
     struct kvf_rpc_call *call;       /* NULL: closed */
     struct kvf_lane *lane;           /* NULL: none yet, or closed */
