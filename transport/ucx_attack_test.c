@@ -40,6 +40,14 @@ static void assert_nothing_was_written(void)
     assert_true(testbed_is_untouched(testbed.consumer.arena.base, TESTBED_ARENA_BYTES));
 }
 
+/* Who ends a lane says nothing more over UCX: the other one's send may end when it gives up. */
+static void serve_until_closed(struct ucx_raw *raw, struct testbed_end *end)
+{
+    for (unsigned i = 0; i < 1000 && end->lane != NULL; i++)
+        ucx_raw_serve_ms(raw, 10);
+    assert_null(end->lane);
+}
+
 /* ---- a source's pieces ---- */
 
 static void source__honest_pieces__arrive(void **state)
@@ -81,9 +89,7 @@ static void source__illegal_piece__lane_ends_with_protocol_and_nothing_is_writte
         struct ucx_raw *raw = ucx_raw_source();
         struct testbed_read *to = expect_three();
         ucx_raw_piece(raw, &headers[i], testbed.pattern);
-        ucx_raw_wait_ended(raw, 1);
-        assert_int_not_equal(raw->statuses[0], UCS_OK);
-        testbed_wait_closed(&testbed.consumer);
+        serve_until_closed(raw, &testbed.consumer);
         assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
         assert_int_equal(to->ended, 2);
         assert_int_equal(to->blocks[0].status.code, KVF_PROTOCOL);
@@ -118,8 +124,7 @@ static void source__header_or_message_of_another_kind__protocol(void **state)
         ucx_header_write(&(struct ucx_header){.read = 1, .length = 4096}, header);
         ucx_raw_send(raw, UCX_PIECE_ID, header, messages[i].header_bytes, testbed.pattern,
                      messages[i].bytes, messages[i].flags);
-        ucx_raw_wait_ended(raw, 1);
-        testbed_wait_closed(&testbed.consumer);
+        serve_until_closed(raw, &testbed.consumer);
         assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
         assert_nothing_was_written();
         ucx_raw_end(raw);
@@ -137,8 +142,7 @@ static void source__random_headers__never_written_and_lane_ends(void **state)
         assert_int_equal(getrandom(header, sizeof(header), 0), sizeof(header));
         ucx_raw_send(raw, UCX_PIECE_ID, header, testbed_random(sizeof(header) + 1), testbed.pattern,
                      1 + testbed_random(KVF_MIB), UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY);
-        ucx_raw_wait_ended(raw, 1);
-        testbed_wait_closed(&testbed.consumer);
+        serve_until_closed(raw, &testbed.consumer);
         assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
         assert_nothing_was_written();
         ucx_raw_end(raw);
@@ -272,8 +276,7 @@ static void consumer__sends_a_piece__protocol(void **state)
     (void)state;
     struct ucx_raw *raw = ucx_raw_consumer();
     ucx_raw_piece(raw, &(struct ucx_header){.read = 1, .length = 4096}, testbed.pattern);
-    ucx_raw_wait_ended(raw, 1);
-    testbed_wait_closed(&testbed.source);
+    serve_until_closed(raw, &testbed.source);
     assert_int_equal(testbed.source.closed.code, KVF_PROTOCOL);
     ucx_raw_end(raw);
 }

@@ -197,7 +197,7 @@ static void close__1000_lanes_that_moved_something__no_memory_is_left(void **sta
 
 /* ---- calls that fail ---- */
 
-static int countdown; /* calls until one fails; the failing one is 0 */
+static _Atomic int countdown; /* calls until one fails; the failing one is 0 */
 
 static bool fails(void)
 {
