@@ -325,17 +325,18 @@ def _payload(directory, campaign, at):
 
 def _decide(campaign, payloads):
     """(verdict, reasons): promote what costs nothing anywhere and gains somewhere."""
-    reasons, gains = [], False
+    reasons, gains, losses = [], False, False
     for payload in payloads:
         said = f"{payload['blocks']} blocks: ratio of medians {payload['ratio']:.3f} ({payload['low']:.3f} to {payload['high']:.3f})"
         if payload["ratio"] > campaign["guard"]:
-            return KEEP, [f"{said}, above the guard of {campaign['guard']:g}"]
-        if payload["high"] < 1:
+            losses = True
+            reasons.append(f"{said}: above the guard of {campaign['guard']:g}")
+        elif payload["high"] < 1:
             gains = True
             reasons.append(f"{said}: a stable gain")
         else:
             reasons.append(f"{said}: within the guard of {campaign['guard']:g}, no stable gain")
-    return (PROMOTE if gains else KEEP), reasons
+    return (PROMOTE if gains and not losses else KEEP), reasons
 
 
 def judge(directory):

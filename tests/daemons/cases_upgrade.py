@@ -76,6 +76,15 @@ def upgrade_by_a_rolling_restart_under_load(case):
         expect_equal(len(node.said), 3, "engines")
 
 
+def upgrade_check_config_beside_a_daemon(case):
+    """A new release is asked about the old one's flags while that one runs: it touches nothing, and says what it would refuse."""
+    a = case.start(case.daemon("a", ssd_mib=512, listen=True))
+    case.run("kvferryd", *a.arguments(), "--check-config").must_end_with(0)
+    for flags, word in ((["--ssd-readers", "4"], "ssd-readers"), (["--read-batch-mib", "4096"], "read-batch-mib")):
+        case.run("kvferryd", *a.arguments(), *flags, "--check-config").must_end_with(2).must_name(word)
+    expect_equal(a.stat()["state"], "READY", "state of the daemon that runs")
+
+
 # ---- versions ----
 
 
