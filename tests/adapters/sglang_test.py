@@ -5,7 +5,6 @@ import fixture
 import hashlib
 import random
 import standins
-import unittest
 
 PAGES = 129  # one more than SGLang asks for at a time
 

@@ -22,18 +22,18 @@ class Tensor:
     class device:
         type = "cpu"
 
-    def __init__(self, values):
+    def __init__(self, values=(), length=0):
         self.values = list(values)
-        self.memory = (ctypes.c_uint8 * len(self.values))(*(value & 255 for value in self.values))
+        self.memory = (ctypes.c_uint8 * length)()
 
     def data_ptr(self):
         return ctypes.addressof(self.memory)
 
     def numel(self):
-        return len(self.values)
+        return len(self)
 
     def __len__(self):
-        return len(self.values)
+        return len(self.memory) or len(self.values)
 
     def element_size(self):
         return 1
@@ -55,7 +55,7 @@ def indices(values):
 
 
 def flat(length):
-    return torch.zeros(length, dtype=torch.uint8) if torch else Tensor([0] * length)
+    return torch.zeros(length, dtype=torch.uint8) if torch else Tensor(length=length)
 
 
 def content(tensor):
