@@ -5,6 +5,7 @@
 #include "server/verify.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum exit_code {
@@ -62,6 +64,19 @@ static void raise_descriptor_limit(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/* The right to lock memory, where it was given to our file but not in effect: a container's user that is not root has it
+ * so. Whoever has none is told by the store what that costs. */
+static void use_memory_lock_right(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+    if (syscall(SYS_capget, &header, data) != 0)
+        return;
+    data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective |=
+        data[CAP_TO_INDEX(CAP_IPC_LOCK)].permitted & CAP_TO_MASK(CAP_IPC_LOCK);
+    (void)syscall(SYS_capset, &header, data);
+}
+
 /* Says the one line and gives the exit status for it. */
 static int fail(struct kvf_status status, const struct kvf_why *why)
 {
@@ -78,6 +93,7 @@ static int serve(const struct kvf_config *config)
     (void)umask(077); /* sockets and files are ours until they are opened to others on purpose */
     signals.watch.fd = block_signals();
     raise_descriptor_limit();
+    use_memory_lock_right();
     struct kvf_status status = kvf_loop_create(&loop);
     if (kvf_is_ok(status))
         status = kvf_manager_create(config, loop, &signals.manager, &why);
