@@ -41,19 +41,26 @@ static void add_verbs_if_fit(struct kvf_network *network, const struct kvf_confi
     kvf_network_close(network);
 }
 
-/* Chosen by name, it must do what is asked of it. Who does not listen serves nobody. */
+/* Is any peer's reach into this node's memory more than its own blocks? Who does not listen serves nobody. */
+static bool is_bare(const struct kvf_config *config, const struct kvf_transport_traits *traits)
+{
+    return traits->single_tenant && (config->data_listen != NULL || traits->bares_consumers);
+}
+
+/* Chosen by name, it must do what is asked of it. */
 static struct kvf_status check_tenants(const struct kvf_network *network,
                                        const struct kvf_config *config, const struct kvf_acl *acl,
                                        struct kvf_why *why)
 {
     const struct kvf_transports *all = &network->transports;
-    const struct kvf_transport_traits *traits = kvf_transport_traits(all->list[all->count - 1]);
-    if (!traits->single_tenant || config->data_listen == NULL || !kvf_acl_has_tenants(acl))
+    const struct kvf_transport *chosen = all->list[all->count - 1];
+    const struct kvf_transport_traits *traits = kvf_transport_traits(chosen);
+    if (!is_bare(config, traits) || !kvf_acl_has_tenants(acl))
         return kvf_ok();
     return kvf_why_set(why, invalid(),
-                       "--transport verbs: %s, so this node can serve one tenant, and the ACL has "
+                       "--transport %s: %s, so this node can serve one tenant, and the ACL has "
                        "more: use --transport auto or tcp",
-                       traits->single_tenant_why);
+                       kvf_transport_name(chosen), traits->single_tenant_why);
 }
 
 static struct kvf_status open_chosen(struct kvf_network *network, const struct kvf_config *config,
@@ -123,7 +130,7 @@ static void log_one(const struct kvf_transport *transport, const struct kvf_conf
     const char *name = kvf_transport_name(transport);
     if (config->data_listen != NULL)
         kvf_log_info("network", "lanes over %s: data port %d", name, kvf_transport_port(transport));
-    if (traits->single_tenant && config->data_listen != NULL)
+    if (is_bare(config, traits))
         kvf_log_warning("network", "%s: over %s this node serves one tenant%s",
                         traits->single_tenant_why, name,
                         kvf_acl_has_tenants(acl) ? ", and the ACL has more: it serves nobody" : "");

@@ -96,10 +96,24 @@ static struct kvf_status judge_address(const struct kvf_sources *sources, const 
     return kvf_ok();
 }
 
+/* Over a transport that bares our memory to sources, none is asked on behalf of one tenant beside others. */
+static bool tenants_are_bare(const struct kvf_sources *sources)
+{
+    const struct kvf_transports *transports = &sources->options.source.transports;
+    for (size_t i = 0; i < transports->count; i++)
+        if (kvf_transport_traits(transports->list[i])->bares_consumers)
+            return kvf_acl_has_tenants(sources->options.acl);
+    return false;
+}
+
 /* Whose bytes are believed. */
 static bool may_serve(void *context, const char *tenant, const char *identity)
 {
     const struct kvf_sources *sources = ((const struct slot *)context)->sources;
+    if (tenants_are_bare(sources)) {
+        kvf_audit_denied(sources->options.audit, identity, tenant, "serve", "tenants");
+        return false;
+    }
     if (kvf_acl_may(sources->options.acl, identity, tenant, KVF_RIGHT_SERVE))
         return true;
     kvf_audit_denied(sources->options.audit, identity, tenant, "serve", "no_right");

@@ -85,6 +85,7 @@ struct kvf_transport_traits {
     /* The network's hardware cannot keep what one peer may read from another one: the owner serves one tenant only. */
     bool single_tenant;
     char single_tenant_why[128]; /* which device, and what it lacks */
+    bool bares_consumers; /* then also who only consumes: its memory is open to its sources */
     /* Which lanes can be told to go over. None: it does not choose among devices. */
     const char *devices[KVF_TRANSPORT_DEVICES_MAX];
     size_t device_count;

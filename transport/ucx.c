@@ -84,6 +84,7 @@ static void set_traits(struct ucx_transport *transport)
 {
     struct kvf_transport_traits *traits = &transport->base.traits;
     traits->single_tenant = true;
+    traits->bares_consumers = true;
     (void)snprintf(traits->single_tenant_why, sizeof(traits->single_tenant_why),
                    "UCX lets every peer reach all registered memory");
 }
