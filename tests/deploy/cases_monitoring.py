@@ -46,7 +46,7 @@ def rules_fire_when_they_should_and_only_then(case):
 # ---- with daemons ----
 
 
-class Prometheus:
+class _Prometheus:
     def __init__(self, case, *daemons):
         self.case, self.port = case, free_port()
         targets = ", ".join(f"'127.0.0.1:{daemon.http_port}'" for daemon in daemons)
@@ -109,7 +109,7 @@ def _monitored(case):
     c.must("sync", "--durable")
     for daemon in (a, b, c):
         daemon.gauges_return_to_zero()
-    prometheus = Prometheus(case, a, b, c)
+    prometheus = _Prometheus(case, a, b, c)
     try:
         yield prometheus, a, b, c
     finally:

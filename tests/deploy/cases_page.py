@@ -113,7 +113,7 @@ def page_shows_warnings_and_foreign_names_as_text(case):
     with _browser(case) as browser:
         _open(case, browser, a, 1000, 800)
         _see(case, browser, "#drives", "<b id=planted>x<b>")
-        _see(case, browser, "#recent", "warning manager: --nics chooses nothing")
+        _see(case, browser, "#recent", "--nics chooses nothing")
         expect_equal(browser.script("return document.getElementById('planted')"), None, "a planted element")
         expect_equal(browser.complaints(), [], "complaints of the browser")
 
