@@ -96,8 +96,8 @@ KVF_MUST_USE struct kvf_status kvf_client_open(const struct kvf_client_options *
  * Always OK; detail 1 means that the daemon was gone already. NULL is fine. */
 struct kvf_status kvf_client_close(struct kvf_client *client);
 
-/* The socket: readable when the daemon has something to say (a DrainNotice, or its end). kvf_client_poll reads it. Do not
- * read or close it. */
+/* The socket: readable when the daemon has something to say (a DrainNotice, or its end). kvf_client_poll reads it: call it
+ * before each sleep on this, for a notice that came amidst an answer has been read already. Do not read or close it. */
 int kvf_client_fd(const struct kvf_client *client);
 /* Take notices without blocking. OK, DRAINING (finish and close), UNAVAILABLE (the daemon is gone). */
 KVF_MUST_USE struct kvf_status kvf_client_poll(struct kvf_client *client);
