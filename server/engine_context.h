@@ -61,6 +61,8 @@ struct context {
     struct kvf_watch watch; /* the socket; fd -1 once closed */
     struct kvf_list packets;
     size_t queued_bytes;
+    bool
+        is_deaf; /* it reads no more: nothing is sent, and what it said before it went is still taken */
     struct kvf_watch process; /* its pidfd, -1: none; watched while LEAVING with places left */
     struct kvf_timer timer;   /* CONNECTED: Register must come; LEAVING: its process must go */
     uint64_t instance;

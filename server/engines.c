@@ -28,6 +28,21 @@
 
 /* ---- sending ---- */
 
+static void drop_packets(struct context *context)
+{
+    struct kvf_list *node;
+    while ((node = kvf_list_pop_front(&context->packets)) != NULL)
+        free(kvf_container(node, struct packet, node));
+    context->queued_bytes = 0;
+}
+
+/* It has closed its end. What it gave back before that may still lie in the socket, in front of the end of file. */
+static void go_on_deaf(struct context *context)
+{
+    context->is_deaf = true;
+    drop_packets(context);
+}
+
 static void flush(struct context *context)
 {
     while (!kvf_list_is_empty(&context->packets)) {
@@ -39,10 +54,8 @@ static void flush(struct context *context)
         kvf_list_remove(&packet->node);
         context->queued_bytes -= packet->length;
         free(packet);
-        if (!kvf_is_ok(status)) {
-            engine_leave(context);
-            return;
-        }
+        if (!kvf_is_ok(status))
+            go_on_deaf(context);
     }
     kvf_watch_change(context->engines->options.loop, &context->watch,
                      kvf_list_is_empty(&context->packets) ? EPOLLIN : EPOLLIN | EPOLLOUT);
@@ -51,14 +64,18 @@ static void flush(struct context *context)
 static void send_packet(struct context *context, const uint8_t *bytes, size_t length)
 {
     struct kvf_status status = kvf_fail(KVF_MODULE_SERVER, KVF_BUSY, 0);
-    if (context->state == CONTEXT_LEAVING)
+    if (context->state == CONTEXT_LEAVING || context->is_deaf)
         return;
     if (kvf_list_is_empty(&context->packets))
         status = kvf_wire_send(context->watch.fd, bytes, length, NULL, 0);
     if (kvf_is_ok(status))
         return;
+    if (status.code != KVF_BUSY) {
+        go_on_deaf(context);
+        return;
+    }
     struct packet *packet = NULL;
-    if (status.code == KVF_BUSY && context->queued_bytes + length <= MAX_QUEUED_BYTES)
+    if (context->queued_bytes + length <= MAX_QUEUED_BYTES)
         packet = malloc(sizeof(*packet) + length);
     if (packet == NULL) {
         engine_leave(context);
@@ -148,9 +165,7 @@ void engine_free_if_over(struct context *context)
         return;
     kvf_timer_stop(engines->options.loop, &context->timer);
     close_watch(engines, &context->process);
-    struct kvf_list *node;
-    while ((node = kvf_list_pop_front(&context->packets)) != NULL)
-        free(kvf_container(node, struct packet, node));
+    drop_packets(context);
     kvf_list_remove(&context->node);
     engines->count--;
     free(context);
@@ -244,6 +259,8 @@ static bool receive(struct context *context)
         kvf_wire_receive(context->watch.fd, buffer, &length, NULL, 0, &fd_count);
     if (status.code == KVF_BUSY)
         return false;
+    if (status.detail == ECONNRESET)
+        return true; /* said once: it did not read all of ours. Its own packets and its end of file follow */
     if (status.code == KVF_PROTOCOL)
         engine_protocol_error(context, "a packet that is too long or carries descriptors");
     else if (!kvf_is_ok(status))
