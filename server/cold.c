@@ -180,9 +180,23 @@ void kvf_cold_list_fini(struct kvf_cold *cold, struct kvf_cold_list *list)
     kvf_slabs_give(&cold->lists, list->number);
 }
 
+/* Sifted ones stand behind all others. */
+static void enter_in_front(struct kvf_cold *cold, uint32_t link, struct record *record)
+{
+    struct kvf_cold_list *list = list_of(cold, record);
+    record->previous_in_list = KVF_COLD_NONE;
+    record->next_in_list = list->first;
+    at(cold, list->first)->previous_in_list = link;
+    list->first = link;
+}
+
 static void enter_list(struct kvf_cold *cold, uint32_t link, struct record *record)
 {
     struct kvf_cold_list *list = list_of(cold, record);
+    if (!record->sifted && list->last != KVF_COLD_NONE && at(cold, list->last)->sifted) {
+        enter_in_front(cold, link, record);
+        return;
+    }
     record->next_in_list = KVF_COLD_NONE;
     record->previous_in_list = list->last;
     if (list->last != KVF_COLD_NONE)
@@ -215,9 +229,9 @@ void kvf_cold_sift(struct kvf_cold *cold, uint32_t link)
 {
     struct record *record = at(cold, link);
     leave_list(cold, record);
-    enter_list(cold, link, record);
     record->hot = false;
     record->sifted = true;
+    enter_list(cold, link, record);
 }
 
 void kvf_cold_move(struct kvf_cold *cold, uint32_t link, struct kvf_cold_list *list, uint32_t page)

@@ -161,9 +161,13 @@ struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const s
                                 uint64_t length, enum kvf_entry_state state)
 {
     struct kvf_found before;
-    bool stays = state == KVF_ENTRY_PULLING;
-    if (kvf_index_find(index, ns, key, &before) && !(stays && before.entry == NULL))
-        kvf_index_forget(index, &before);
+    if (kvf_index_find(index, ns, key, &before)) {
+        bool hides = state == KVF_ENTRY_PULLING;
+        if (hides && before.entry != NULL && before.entry->on_ssd && !before.entry->resident)
+            index_fold(index, before.entry); /* somebody else may be reading it */
+        else if (!hides || before.entry != NULL)
+            kvf_index_forget(index, &before);
+    }
     struct kvf_space *space = kvf_spaces_enter(&index->spaces, ns);
     if (space == NULL)
         return NULL;
@@ -323,7 +327,9 @@ void index_fold(struct kvf_index *index, struct kvf_entry *entry)
 bool kvf_entry_not_read(struct kvf_index *index, struct kvf_entry *entry)
 {
     kvf_assert(entry->pins > 0 && !entry->resident);
-    bool stays = entry->linked && entry->on_ssd && ++entry->failures < FAILURES_MAX;
+    if (!entry->linked)
+        return true; /* it was gone before, or its record lies in its place already */
+    bool stays = entry->on_ssd && ++entry->failures < FAILURES_MAX;
     if (!stays) {
         kvf_index_unlink(index, entry);
         return false;
@@ -352,7 +358,7 @@ static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64
     entry->on_ssd = true;
     entry->location = index_location_of(&block);
     entry->stake = index_stake_of(block.list);
-    kvf_list_push_back(&entry->stake->entries, &entry->segment_node);
+    index_line_up(entry);
     return entry;
 }
 

@@ -222,6 +222,15 @@ static bool make_room(struct kvf_extent *room)
     return can;
 }
 
+static struct block record_of(const struct block *block)
+{
+    struct block record = *block;
+    record.pins = 0;
+    record.entry = NULL;
+    record.extent = record.resident = false;
+    return record;
+}
+
 static void add(unsigned key)
 {
     struct kvf_key name = key_of(key);
@@ -230,13 +239,13 @@ static void add(unsigned key)
         return;
     enum kvf_entry_state state = random_below(3) == 0 ? KVF_ENTRY_PULLING : KVF_ENTRY_PENDING;
     struct kvf_entry *entry = kvf_index_add(index_, space_of(key), &name, KVF_MIB, state);
-    bool stays = state == KVF_ENTRY_PULLING && now[key].there && !has_entry(&now[key]);
-    if (stays && entry != NULL)
-        hidden[key] = now[key];
-    else if (!stays)
-        hidden[key] = (struct block){0};
-    if (!stays)
-        model_unlink(&now[key]);
+    bool stays =
+        state == KVF_ENTRY_PULLING && now[key].there && now[key].on_ssd && !now[key].resident;
+    const struct block record = record_of(&now[key]);
+    model_unlink(&now[key]);
+    hidden[key] = stays && entry != NULL ? record : (struct block){0};
+    if (stays && entry == NULL)
+        now[key] = record;
     assert_true(entry != NULL || no_memory);
     if (entry == NULL) {
         kvf_index_return_room(index_, &room);

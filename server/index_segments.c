@@ -115,11 +115,22 @@ void index_free_stakes(struct kvf_index *index)
     kvf_table_fini(&index->stakes);
 }
 
+void index_line_up(struct kvf_entry *entry)
+{
+    struct kvf_list *entries = &entry->stake->entries;
+    bool is_last = kvf_list_is_empty(entries) || entry->sifted ||
+                   !kvf_container(entries->previous, struct kvf_entry, segment_node)->sifted;
+    if (is_last)
+        kvf_list_push_back(entries, &entry->segment_node);
+    else
+        kvf_list_push_front(entries, &entry->segment_node);
+}
+
 static void enter_stake(struct kvf_index *index, struct kvf_stake *stake, struct kvf_entry *entry)
 {
     entry->stake = stake;
     entry->sifted = false;
-    kvf_list_push_back(&stake->entries, &entry->segment_node);
+    index_line_up(entry);
     index_stake_took(index, stake, entry->length);
 }
 
@@ -198,7 +209,7 @@ static void sift_entry(struct kvf_index *index, struct kvf_stake *stake, struct 
     entry->hot = false;
     entry->sifted = true;
     kvf_list_remove(&entry->segment_node);
-    kvf_list_push_back(&stake->entries, &entry->segment_node);
+    index_line_up(entry);
 }
 
 static void sift_record(struct kvf_index *index, struct kvf_stake *stake, uint32_t record,

@@ -80,6 +80,8 @@ void index_drop_hidden(struct kvf_index *index, const struct kvf_entry *entry);
 
 /* All segments of the store, empty, and `cold`. What was made is kvf_index_destroy's, also on error: NO_MEMORY. */
 KVF_MUST_USE struct kvf_status index_make_segments(struct kvf_index *index);
+/* Into its stake's list: those that were sifted stand behind all others. */
+void index_line_up(struct kvf_entry *entry);
 struct segment *index_segment_of(struct kvf_index *index, uint32_t drive, uint32_t segment);
 /* What the tenant has in this segment, made when it has nothing there; the filling is entered. Nobody may leave it empty:
  * took or lost comes next. NULL: no memory. */

@@ -641,6 +641,25 @@ static void reclaim__more_blocks_than_the_loop_may_wait_for__bit_by_bit(void **s
     assert_int_equal(stats().evicted_blocks, SMALL_BLOCKS - forgotten);
 }
 
+/* Room for one hot block: it is looked at first, and one that is pinned between two looks does not hide behind it. */
+static void reclaim__block_is_pinned_between_two_looks__is_looked_at_all_the_same(void **state)
+{
+    (void)state;
+    struct kvf_found found;
+    for (uint32_t i = 0; i < SMALL_BLOCKS; i++) {
+        recover(small_block(i), (struct kvf_generation){2, i});
+        if (i == 0)
+            make_hot(small_block(i));
+    }
+    assert_true(kvf_index_reclaim(index_, 0, 1, 1, KVF_MIB, KVF_MIB));
+    assert_true(look_number(small_block(SMALL_BLOCKS - 1), &found));
+    kvf_entry_unpin(index_, kvf_index_pin(index_, &found));
+    for (bool more = true; more;)
+        more = kvf_index_sift(index_, 0);
+    assert_int_equal(stats().blocks, 1);
+    assert_true(look_number(small_block(0), &found));
+}
+
 static void room__cannot_be_made__the_cache_stays(void **state)
 {
     (void)state;
@@ -662,6 +681,9 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(reclaim__more_blocks_than_the_loop_may_wait_for__bit_by_bit,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            reclaim__block_is_pinned_between_two_looks__is_looked_at_all_the_same, set_up,
+            tear_down),
         cmocka_unit_test_setup_teardown(room__cannot_be_made__the_cache_stays, set_up, tear_down),
         cmocka_unit_test_setup_teardown(find__equal_keys_of_two_namespaces__are_two_blocks, set_up,
                                         tear_down),

@@ -395,6 +395,7 @@ static bool admit(struct kvf_request *request)
     join_loads(lease);
     if (lease->state == KVF_LEASE_GRANTED)
         watch_pending(lease);
+    let_others_ask(lease->lane); /* the places of what is missing */
     lease->working = false;
     free_if_over(lease);
     return true;

@@ -799,6 +799,30 @@ static void raise__queued__is_granted_as_demand(void **state)
     stop();
 }
 
+/* They wait for memory meanwhile, and are admitted long after they came. */
+static void places__of_blocks_found_missing_later__are_there_for_others(void **state)
+{
+    (void)state;
+    struct read filler, missing, waiting;
+    start_with_places(4);
+    node_put(&node, 1);
+    node_put(&node, 2);
+    node.admission.speculative.limit_bytes = 2 * NODE_BLOCK_BYTES;
+    guess(&filler, LIST(1, 2), 2);
+    guess(&missing, LIST(7, 8), 2);
+    ask(&waiting, LIST(1), 1, 10000);
+    assert_int_equal(missing.granted, 0);
+    assert_int_equal(waiting.granted, 0);
+    kvf_lease_raise(missing.lease);
+    node_run_until(missing.granted == 1);
+    node_run_until(waiting.granted == 1);
+    kvf_lease_release(filler.lease);
+    kvf_lease_release(missing.lease);
+    kvf_lease_release(waiting.lease);
+    stop();
+    assert_int_equal(shared.places, 4);
+}
+
 /* Blocks 1 to `count` lie on SSD, and the drive's first read hangs: what is asked for now waits behind it. */
 static void start_hanging(unsigned count)
 {
@@ -938,6 +962,7 @@ int main(void)
         NODE_TEST(grant__more_than_the_reserve__leaves_puts_and_gets_what_is_theirs),
         NODE_TEST(places__too_few__waits_behind_its_lane_and_holds_nothing),
         NODE_TEST(places__of_blocks_that_are_missing__are_there_for_others),
+        NODE_TEST(places__of_blocks_found_missing_later__are_there_for_others),
         NODE_TEST(places__none_until_the_deadline__busy_and_says_so),
         NODE_TEST(places__waiting_one_is_released__the_next_takes_its_turn),
         NODE_TEST(speculative__beside_demand__holds_a_quarter_and_waits_behind),

@@ -111,9 +111,12 @@ static uint64_t tell_group(struct kvf_scan *scan, uint64_t offset)
     return payload;
 }
 
-/* Behind damage the next group may begin on any page. */
+/* Behind damage the next group may begin on any page. What is told counts as durable, and a crash may have left it in a
+ * cache only. */
 static void tell_groups(struct kvf_scan *scan)
 {
+    if (fdatasync(scan->segment->fd) != 0)
+        scan->write_error = errno;
     uint64_t offset = KVF_PAGE, end = scan->place.segment_bytes - KVF_PAGE;
     scan->index_bytes = 0;
     scan->end = KVF_PAGE;
@@ -202,7 +205,7 @@ enum kvf_segment_state kvf_scan_segment(struct kvf_scan *scan, struct kvf_segmen
         tell_groups(scan);
     }
     bool whole = !kvf_window_is_over(&scan->window) && scan->record_count > 0;
-    if (whole && !find_rest(scan) && scan->by_groups)
+    if (whole && scan->write_error == 0 && !find_rest(scan) && scan->by_groups)
         seal(scan);
     scan->read_error = scan->window.error;
     if (atomic_load(scan->stop))

@@ -139,12 +139,6 @@ def refused_plaintext_off_loopback(case):
     _refused(case, 2, ["--ucx-trust-peers"], transport="ucx")
 
 
-def refused_transports_that_this_build_lacks(case):
-    """Also by --check-config."""
-    for extra in ([], ["--check-config"]):
-        _refused(case, 2, ["--transport ucx", "--transport tcp"], *extra, transport="ucx", ucx_trust_peers=True)
-
-
 def _has_verbs():
     return bool(os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"))
 
@@ -154,6 +148,12 @@ def refused_verbs_where_there_is_none(case):
     if not _has_verbs():
         _refused(case, 1, ["no verbs device", "/dev/infiniband", "tcp"], transport="verbs")
     _refused(case, 1, ["no verbs device", "no_such_nic0"], transport="verbs", nics="no_such_nic0")
+
+
+def refused_ucx_without_trust_or_devices(case):
+    _refused(case, 2, ["--transport ucx", "--ucx-trust-peers"], transport="ucx")
+    if not _has_verbs():
+        _refused(case, 1, ["UCX cannot use any RDMA device", "tcp"], transport="ucx", ucx_trust_peers=True)
 
 
 def transport_auto_without_verbs_is_tcp_and_says_why(case):
