@@ -41,11 +41,11 @@ enum kvf_dtype {
 struct kvf_geometry {
     /* What the bytes mean. All of it is in the fingerprint. */
     const char *model; /* which weights: name and revision; any text, not empty */
-    const char
-        *layout; /* order of the bytes within a block; NULL: [layer][plane][token][element], which
-                           client/device reads and writes. Adapters that put host pages as they are name theirs */
-    const char
-        *salt; /* whatever else tells blocks apart (hash seed, adapter weights); NULL: nothing */
+    /* Order of the bytes within a block; NULL: [layer][plane][token][element], which client/device reads and writes.
+     * Adapters that put host pages as they are name theirs */
+    const char *layout;
+    /* Whatever else tells blocks apart (hash seed, adapter weights); NULL: nothing */
+    const char *salt;
     enum kvf_dtype dtype;
     uint32_t layers;           /* of this rank: 1 to 65536 */
     uint32_t planes;           /* 2: K and V apart (split); 1: joint */
@@ -53,8 +53,8 @@ struct kvf_geometry {
     uint32_t token_elements;   /* KV heads of this rank x head size; joint: of K and V together */
     uint32_t tp_rank, tp_size; /* rank < size; sizes of 0 count as 1 */
     uint32_t pp_rank, pp_size;
-    bool
-        replicated; /* every TP rank has the same KV (MLA): the rank is then not in the fingerprint */
+    /* Every TP rank has the same KV (MLA): the rank is then not in the fingerprint */
+    bool replicated;
 
     /* Where this process's cache has its chunks: chunk (page, layer, plane) begins at base + page x page_stride + layer x
      * layer_stride + plane x plane_stride. All 0: page-first, without gaps. Layer or plane 0 alone: they lie unevenly

@@ -67,8 +67,8 @@ struct kvf_stats {
     uint64_t get_busy;        /* no room by the deadline */
     uint64_t get_deadline;    /* no answer by the deadline */
     uint64_t get_unavailable; /* no daemon, or one that drains */
-    uint64_t
-        copied_bytes; /* memcpy by libkvferry, to and from the caller's memory (kvf_engine only) */
+    /* By memcpy in libkvferry, to and from the caller's memory (kvf_engine only) */
+    uint64_t copied_bytes;
     uint64_t registrations; /* times that a daemon took us */
     uint64_t drain_notices;
     uint64_t held_blocks; /* a gauge: places and pins that we hold now */
@@ -80,11 +80,11 @@ struct kvf_client;
 
 struct kvf_client_options {
     const char *socket_path; /* RUN_DIR/engine.sock, at most 107 bytes */
-    const char
-        *name; /* for the daemon's log, e.g. "vllm rank 0"; at most 100 bytes count; NULL: none */
+    /* For the daemon's log, e.g. "vllm rank 0"; at most 100 bytes count; NULL: none */
+    const char *name;
     uint64_t timeout_ms; /* for Register; 0: 5000 */
-    const struct kvf_geometry
-        *geometry; /* told to the daemon, for its log; NULL: not told. Borrowed for the call */
+    /* Told to the daemon, for its log; NULL: not told. Borrowed for the call */
+    const struct kvf_geometry *geometry;
 };
 
 /* Connect, register, map the arenas. Borrows options for the call; gives *client on OK only. UNAVAILABLE: no daemon there.
@@ -122,11 +122,11 @@ void kvf_client_stats(const struct kvf_client *client, struct kvf_stats *stats);
 struct kvf_put {
     struct kvf_key key; /* in */
     uint64_t length;    /* in: 1 B to 128 MiB */
-    enum kvf_code
-        code; /* out: OK: write `length` bytes at data; EXISTS: the first content won; PENDING: somebody else is
-                           putting it; BUSY, TOO_LARGE, DENIED, ... */
-    void *
-        data; /* out: in a mapped arena, 4 KiB-aligned, room for whole pages; NULL once committed or aborted */
+    /* out: OK: write `length` bytes at data; EXISTS: the first content won; PENDING: somebody else is putting it; BUSY,
+     * TOO_LARGE, DENIED, ... */
+    enum kvf_code code;
+    /* out: in a mapped arena, 4 KiB-aligned, room for whole pages; NULL once committed or aborted */
+    void *data;
     struct kvf_generation generation; /* out of commit */
     uint64_t handle;                  /* libkvferry's own */
     uint32_t crc32c;                  /* out of commit: of `length` bytes */
@@ -158,8 +158,8 @@ struct kvf_get_block {
     struct kvf_key key; /* in */
     uint64_t length;    /* in: 0 = any; out: the block's */
     enum kvf_code code; /* out: OK, or why it is a miss */
-    const void *
-        data; /* out: `length` bytes in a mapped arena, 4 KiB-aligned, valid until released; NULL: not pinned */
+    /* out: `length` bytes in a mapped arena, 4 KiB-aligned, valid until released; NULL: not pinned */
+    const void *data;
     uint32_t crc32c;
     enum kvf_tier tier;
     enum kvf_origin origin;
@@ -170,8 +170,8 @@ struct kvf_get_block {
 
 struct kvf_get_options {
     const char *ns; /* TENANT/FINGERPRINT */
-    const char *
-        source; /* HOST:PORT to ask for what is not here, the router's hint; NULL: the daemon's --peers */
+    /* HOST:PORT to ask for what is not here, the router's hint; NULL: the daemon's --peers */
+    const char *source;
     uint64_t timeout_ms; /* mandatory; the daemon caps it at --query-timeout-s */
     unsigned flags;
 };
@@ -221,8 +221,8 @@ enum kvf_engine_state {
 struct kvf_engine_options {
     const char *socket_path; /* RUN_DIR/engine.sock; copied */
     const char *name;        /* as in kvf_client_options; copied */
-    const struct kvf_geometry
-        *geometry; /* checked, told to every daemon; copied, its texts too; NULL: none */
+    /* Checked, told to every daemon; copied, its texts too; NULL: none */
+    const struct kvf_geometry *geometry;
     /* For those who register the arenas with a device; NULL otherwise. Both run on libkvferry's thread: `mapped` before any operation sees
      * these arenas (not OK: this daemon is given up and looked for again), `unmapping` after the last of them is released and before they
      * go. */
@@ -232,12 +232,12 @@ struct kvf_engine_options {
 };
 
 enum kvf_op_kind {
-    KVF_OP_PUT =
-        1, /* items with memory: copied from there and committed. Without: ends when the places are there, then write
-                          and kvf_engine_commit */
+    /* Items with memory: copied from there and committed. Without: ends when the places are there, then write and
+     * kvf_engine_commit */
+    KVF_OP_PUT = 1,
     KVF_OP_COMMIT = 2, /* set by kvf_engine_commit */
-    KVF_OP_GET =
-        3, /* items with memory: copied there. Without: pinned in place until kvf_engine_release */
+    /* Items with memory: copied there. Without: pinned in place until kvf_engine_release */
+    KVF_OP_GET = 3,
     KVF_OP_LOOKUP = 4, /* fills code, length, tier, origin */
     KVF_OP_FORGET = 5, /* fills code: OK: it is not here any more, whether it was or not */
 };
@@ -248,12 +248,12 @@ enum kvf_op_kind {
 /* One block of an operation. */
 struct kvf_item {
     struct kvf_key key; /* in */
-    uint64_t
-        length; /* in: put: the block's; get: the block's, or 0 = any (in place only); out of get and lookup: the block's */
-    void *
-        memory; /* in: put: read from, get: written to, `length` bytes of the caller's, any alignment; NULL: in place. All
-                           items of an operation alike. After a miss its bytes are undefined */
-    void *data; /* out, in place: as in kvf_put and kvf_get_block; NULL: nothing is held */
+    /* in: put: the block's; get: the block's, or 0 = any (in place only); out of get and lookup: the block's */
+    uint64_t length;
+    /* in: put: read from, get: written to, `length` bytes of the caller's, any alignment; NULL: in place. All items of an
+     * operation alike. After a miss its bytes are undefined */
+    void *memory;
+    void *data;         /* out, in place: as in kvf_put and kvf_get_block; NULL: nothing is held */
     enum kvf_code code; /* out: OK, or why not (put: EXISTS, PENDING, ...; get: a miss) */
     enum kvf_tier tier;
     enum kvf_origin origin;
@@ -276,8 +276,8 @@ struct kvf_op {
     size_t count; /* 0 is fine: ends at once */
     void *user;   /* the caller's, untouched */
 
-    struct kvf_status
-        status;    /* out: OK also when items are missing; else every item has its code */
+    /* out: OK also when items are missing; else every item has its code */
+    struct kvf_status status;
     size_t prefix; /* out: items with code OK from the first on without a gap (put: OK or EXISTS) */
 
     void *own[8]; /* libkvferry's own */

@@ -33,13 +33,13 @@ struct kvf_peers;
 
 struct kvf_peers_options {
     struct kvf_loop *loop;
-    struct kvf_transports
-        transports; /* that lanes can come over; what the consumer prefers counts */
+    /* That lanes can come over; what the consumer prefers counts */
+    struct kvf_transports transports;
     struct kvf_index *index;
     struct kvf_leases *leases;
     const char *node_id; /* borrowed for life */
-    const char
-        *data_advertise; /* HOST:PORT that consumers dial for lanes; NULL: the host they dialled */
+    /* HOST:PORT that consumers dial for lanes; NULL: the host they dialled */
+    const char *data_advertise;
     uint64_t boot_epoch;
     uint32_t max_blocks_per_read;
     uint64_t per_identity_limit_bytes;

@@ -79,8 +79,8 @@ const char *kvf_transport_name(const struct kvf_transport *transport);
 
 /* What its owner must know of an open transport. */
 struct kvf_transport_traits {
-    bool
-        needs_tokens; /* source: blocks end only after kvf_lane_release; consumer: nothing comes without a token */
+    /* source: blocks end only after kvf_lane_release; consumer: nothing comes without a token */
+    bool needs_tokens;
     uint32_t lane_blocks; /* most blocks that a source lane can have open; 0: any number */
     /* The network's hardware cannot keep what one peer may read from another one: the owner serves one tenant only. */
     bool single_tenant;
@@ -182,8 +182,8 @@ struct kvf_lane_block {
     uint64_t landed_bytes;
 
     /* Set when it has ended. */
-    struct kvf_status
-        status;      /* OK: all `length` bytes were sent (verbs: could be read), or have arrived */
+    /* OK: all `length` bytes were sent (verbs: could be read), or have arrived */
+    struct kvf_status status;
     uint32_t crc32c; /* consumer, OK: of the bytes that arrived */
 
     /* transport's own */

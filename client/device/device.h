@@ -42,8 +42,8 @@ enum kvf_device_kind {
 struct kvf_device_options {
     enum kvf_device_kind kind;
     int ordinal; /* CUDA: which device, as the driver counts */
-    void *
-        context; /* CUDA: the CUcontext to work in; NULL: the device's primary one, which PyTorch uses too */
+    /* CUDA: the CUcontext to work in; NULL: the device's primary one, which PyTorch uses too */
+    void *context;
     const char *library; /* CUDA: the driver's file; NULL: libcuda.so.1 */
 };
 
@@ -95,8 +95,8 @@ struct kvf_copy {
     struct kvf_cache cache;
     const struct kvf_copy_pair *pairs; /* borrowed for kvf_copy_start only */
     size_t count;
-    void *
-        after; /* a CUevent that the copy waits for on the device: the producing kernels', before D2H; NULL: none */
+    /* A CUevent that the copy waits for on the device: the producing kernels', before D2H; NULL: none */
+    void *after;
 
     uint64_t calls; /* out: copies that the driver was asked for */
     uint64_t bytes; /* out: of those */
