@@ -151,7 +151,7 @@ class NativePluginTest(fixture.DaemonCase):
         self.assertEqual((client.drain_completions(), client.event_fd()), ([], -1))
         self.assertIs(type(client.submit_batch_exists(names(1))), int)
         client.close()
-        # Places that the daemon gave after that wait for the end of this process, as it cannot know that nobody writes there.
+        self.all_of_it_comes_back()
 
     def test_settings__that_cannot_be__are_named(self):
         from kvferry.engine import KvferryError

@@ -291,7 +291,7 @@ class TierTest(fixture.DaemonCase):
             daemon.signal(signal.SIGCONT)
         self.assertEqual(list(tier.get_finished_jobs()), [])
         tier.drain_jobs()
-        # Places that the daemon gave after that wait for the end of this process, as it cannot know that nobody writes there.
+        self.all_of_it_comes_back()
 
     def test_settings__that_cannot_be__are_named(self):
         from kvferry.engine import KvferryError
