@@ -13,7 +13,8 @@ fail() {
 }
 
 root=$to/opt/kvferry
-if nm -D "$root/lib/libkvferry.so" | grep -q __.san_; then
+nm -D "$root/lib/libkvferry.so" >"$TEST_TMPDIR/symbols"
+if grep -q __.san_ "$TEST_TMPDIR/symbols"; then
     echo "a library under a sanitizer is loaded by programs under the same one only: installed, not tried"
     exit 0
 fi
@@ -53,7 +54,8 @@ for language in c cc; do
     [ "$said" = "$(pkg-config --modversion kvferry) DEADLINE" ] || fail "an engine in $language said: $said"
 done
 
-objdump -p "$root/lib/libkvferry.so" | grep -q 'SONAME.*libkvferry\.so\.0$' || fail "no soname"
+objdump -p "$root/lib/libkvferry.so" >"$TEST_TMPDIR/parts"
+grep -q 'SONAME.*libkvferry\.so\.0$' "$TEST_TMPDIR/parts" || fail "no soname"
 nm -D --defined-only "$root/lib/libkvferry.so" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort >"$TEST_TMPDIR/shown"
 # A declaration ends with ");" and is not inline; what stands before "(" last is its name.
 cat "$root"/include/kvferry/{base,client,client/device}/*.h | python3 -c '
