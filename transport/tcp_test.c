@@ -407,7 +407,7 @@ static void source__withdrawn_within_a_frame__frame_is_finished_first(void **sta
 static void source__never_answers__closed_with_deadline(void **state)
 {
     (void)state;
-    struct raw_source raw = raw_source_silent(100);
+    struct raw_source raw = raw_source_silent(1000); /* within it our greeting must have come */
     testbed_wait_closed(&testbed.consumer);
     assert_int_equal(testbed.consumer.closed.code, KVF_DEADLINE);
     raw_source_end(&raw);
