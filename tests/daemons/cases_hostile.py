@@ -190,6 +190,20 @@ def malformed_bytes_on_the_data_port(case):
     watched.lives_on()
 
 
+def ucx_finds_no_port_of_its_own(case):
+    """UCX over TCP lets whoever reaches its port write anywhere. A daemon that was not told to use it has neither port nor code of it."""
+    a, b = case.pair()
+    a.put(NS, "k", case.file("k", 9 * MIB))
+    b.get(NS, "k", source=a)
+    for daemon, ports in ((a, {a.port, a.data_port, a.http_port}), (b, {b.http_port})):
+        expect_equal(daemon.ports(), ports, f"ports that {daemon.name} listens on")
+        with open(f"/proc/{daemon.process.pid}/maps", encoding="utf-8") as maps:
+            expect("libuc" not in maps.read(), f"{daemon.name} has UCX's code in it")
+        for port in ports:
+            expect_equal(case.run("ucx_probe", port).must_end_with(0).out, "not written\n", f"a PUT to port {port} of {daemon.name}")
+    case.same(case.path("k"), b.output("k"), "pulled beside a stranger")
+
+
 def malformed_packets_on_engine_sock(case):
     a = case.start(case.daemon("a", ssd_mib=512))
     watched = _Watched(case, a)

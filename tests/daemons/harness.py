@@ -378,6 +378,23 @@ class Daemon:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def ports(self):
+        """The TCP ports on which it listens."""
+        inodes = set()
+        for descriptor in os.listdir(f"/proc/{self.process.pid}/fd"):
+            try:
+                inodes.add(os.readlink(f"/proc/{self.process.pid}/fd/{descriptor}"))
+            except FileNotFoundError:
+                pass  # closed meanwhile
+        found = set()
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{self.process.pid}/net/{table}", encoding="ascii") as lines:
+                for line in list(lines)[1:]:
+                    _, local, _, state, *rest = line.split()
+                    if state == "0A" and f"socket:[{rest[5]}]" in inodes:
+                        found.add(int(local.rsplit(":", 1)[1], 16))
+        return found
+
     def memory_mib(self, name):
         """VmRSS, or VmHWM for the most since the start or since forget_peak()."""
         with open(f"/proc/{self.process.pid}/status") as file:
