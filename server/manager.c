@@ -99,11 +99,8 @@ static void fill_lanes(const struct kvf_manager *manager, struct kvf_stats *stat
     const struct kvf_transports *all = &manager->network.transports;
     stats->lane_count = all->count;
     for (size_t i = 0; i < all->count; i++) {
-        struct kvf_lane_stats lanes;
-        kvf_transport_stats(all->list[i], &lanes);
-        stats->lanes[i] = (struct kvf_lane_traffic){.transport = kvf_transport_name(all->list[i]),
-                                                    .sent_bytes = lanes.sent_bytes,
-                                                    .received_bytes = lanes.received_bytes};
+        stats->lanes[i].transport = kvf_transport_name(all->list[i]);
+        kvf_transport_stats(all->list[i], &stats->lanes[i].lanes);
     }
 }
 

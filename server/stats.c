@@ -186,9 +186,12 @@ static void add_lanes(struct json *json, cJSON *root, const struct kvf_stats *st
             json->ok = false;
             return;
         }
-        add_text(json, lane, "transport", stats->lanes[at].transport);
-        add_number(json, lane, "sent_bytes", stats->lanes[at].sent_bytes);
-        add_number(json, lane, "received_bytes", stats->lanes[at].received_bytes);
+        const struct kvf_lane_traffic *traffic = &stats->lanes[at];
+        add_text(json, lane, "transport", traffic->transport);
+        add_number(json, lane, "sent_bytes", traffic->lanes.sent_bytes);
+        add_number(json, lane, "received_bytes", traffic->lanes.received_bytes);
+        add_number(json, lane, "discarded_bytes", traffic->lanes.discarded_bytes);
+        add_number(json, lane, "protocol_errors", traffic->lanes.protocol_errors);
     }
 }
 
@@ -339,6 +342,31 @@ static void print_queries(FILE *out, const struct kvf_stats *stats)
           "The most that one identity of peers held since start");
 }
 
+static void print_lanes(FILE *out, const struct kvf_stats *stats)
+{
+    static const struct {
+        const char *name, *help;
+        size_t at;
+    } counts[] = {
+        {"lane_sent_bytes_total", "Bytes of blocks that left, by transport",
+         offsetof(struct kvf_lane_stats, sent_bytes)},
+        {"lane_received_bytes_total", "Bytes of blocks that came, by transport",
+         offsetof(struct kvf_lane_stats, received_bytes)},
+        {"lane_discarded_bytes_total", "Bytes that came and that nobody expected any more",
+         offsetof(struct kvf_lane_stats, discarded_bytes)},
+        {"lane_protocol_errors_total", "Connections of lanes ended for what they sent",
+         offsetof(struct kvf_lane_stats, protocol_errors)},
+    };
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        head(out, counts[i].name, "counter", counts[i].help);
+        for (size_t at = 0; at < stats->lane_count; at++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&stats->lanes[at].lanes + counts[i].at, sizeof(value));
+            labelled(out, counts[i].name, "transport", stats->lanes[at].transport, value);
+        }
+    }
+}
+
 static void print_traffic(FILE *out, const struct kvf_stats *stats)
 {
     const struct kvf_counters *counters = &stats->counters;
@@ -350,14 +378,7 @@ static void print_traffic(FILE *out, const struct kvf_stats *stats)
     counter(out, "serve_blocks_total", counters->serve.blocks, "Blocks served");
     counter(out, "serve_bytes_total", counters->serve.bytes, "Their bytes");
     counter(out, "serve_busy_total", counters->serve.busy, "Reads refused for lack of room");
-    head(out, "lane_sent_bytes_total", "counter", "Bytes of blocks that left, by transport");
-    for (size_t at = 0; at < stats->lane_count; at++)
-        labelled(out, "lane_sent_bytes_total", "transport", stats->lanes[at].transport,
-                 stats->lanes[at].sent_bytes);
-    head(out, "lane_received_bytes_total", "counter", "Bytes of blocks that came, by transport");
-    for (size_t at = 0; at < stats->lane_count; at++)
-        labelled(out, "lane_received_bytes_total", "transport", stats->lanes[at].transport,
-                 stats->lanes[at].received_bytes);
+    print_lanes(out, stats);
     head(out, "puts_total", "counter", "Blocks of puts by outcome");
     labelled(out, "puts_total", "outcome", "stored", counters->puts.blocks);
     labelled(out, "puts_total", "outcome", "exists", counters->puts.exists);

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "server/tenants.h"
 #include "storage/storage.h"
+#include "transport/transport.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -83,7 +84,7 @@ struct kvf_counters {
 /* What went over the lanes of one transport. */
 struct kvf_lane_traffic {
     const char *transport;
-    uint64_t sent_bytes, received_bytes;
+    struct kvf_lane_stats lanes;
 };
 
 #define KVF_LANE_TRAFFIC_MAX 2

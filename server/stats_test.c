@@ -14,7 +14,7 @@ static struct kvf_stats empty(void)
     return (struct kvf_stats){.node_id = "n1",
                               .state = "READY",
                               .transport = "tcp",
-                              .lanes = {{"tcp", 31, 32}},
+                              .lanes = {{"tcp", {31, 32, 33, 34}}},
                               .lane_count = 1};
 }
 
@@ -94,7 +94,8 @@ static void json__with_drives__has_exactly_the_documented_names(void **state)
         "coalesced_loads ssd drain");
     keys_are(at(root, "pull"), "reads blocks bytes misses");
     keys_are(at(root, "serve"), "reads blocks bytes busy");
-    keys_are(cJSON_GetArrayItem(at(root, "lanes"), 0), "transport sent_bytes received_bytes");
+    keys_are(cJSON_GetArrayItem(at(root, "lanes"), 0),
+             "transport sent_bytes received_bytes discarded_bytes protocol_errors");
     keys_are(at(root, "puts"), "blocks exists busy");
     keys_are(at(root, "pool"), "bytes dirty pull serve clean");
     keys_are(at(root, "index"), "blocks bytes ssd_evicted_blocks");

@@ -179,6 +179,8 @@ def malformed_bytes_on_the_data_port(case):
     _shout(a.data_port, *attacks, listen=False)
     b.get(NS, "k", source=a)
     case.same(case.path("k"), b.output("k"), "pulled beside strangers")
+    strangers = a.stat()["lanes"][0]["protocol_errors"]
+    expect(strangers >= len(attacks), f"{strangers} strangers are counted")
     time.sleep(2)
     for connection in silent:
         try:
