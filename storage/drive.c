@@ -48,8 +48,9 @@ static struct kvf_status check_empty(const struct kvf_drive *drive, struct kvf_w
         int error = errno;
         if (fd >= 0)
             (void)close(fd);
-        return kvf_why_set(why, fail(KVF_IO, error), "%s: cannot list it: %s", drive->path,
-                           strerror(error));
+        return kvf_why_set(why, fail(KVF_IO, error),
+                           "%s: cannot list it (%s): it must be readable for the daemon's user",
+                           drive->path, strerror(error));
     }
     struct kvf_status status = kvf_ok();
     for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
@@ -71,8 +72,9 @@ static struct kvf_status read_marker(const struct kvf_drive *drive, int fd,
     uint8_t page[KVF_PAGE];
     ssize_t bytes = pread(fd, page, sizeof(page), 0);
     if (bytes < 0)
-        return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: cannot read it: %s", drive->path,
-                           MARKER_NAME, strerror(errno));
+        return kvf_why_set(why, fail(KVF_IO, errno),
+                           "%s/%s: cannot read it (%s): look at the kernel's log and the drive",
+                           drive->path, MARKER_NAME, strerror(errno));
     struct kvf_status status = kvf_marker_decode(page, (size_t)bytes, marker);
     if (status.code == KVF_UNSUPPORTED)
         return kvf_why_set(
@@ -97,8 +99,9 @@ static struct kvf_status look(struct kvf_drive *drive, struct kvf_marker *marker
         return kvf_ok();
     }
     if (fd < 0)
-        return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: cannot open it: %s", drive->path,
-                           MARKER_NAME, strerror(errno));
+        return kvf_why_set(why, fail(KVF_IO, errno),
+                           "%s/%s: cannot open it (%s): it must be readable for the daemon's user",
+                           drive->path, MARKER_NAME, strerror(errno));
     struct kvf_status status = read_marker(drive, fd, marker, why);
     (void)close(fd);
     drive->was_old = kvf_is_ok(status) && marker->version < KVF_FORMAT_VERSION;
@@ -117,10 +120,13 @@ static struct kvf_status lock(struct kvf_drive *drive, const char *path, struct 
                            "%s: %s: make the directory, writable for the daemon's user", path,
                            strerror(errno));
     if (flock(drive->directory_fd, LOCK_EX | LOCK_NB) != 0)
-        return kvf_why_set(why, fail(errno == EWOULDBLOCK ? KVF_BUSY : KVF_IO, errno),
-                           errno == EWOULDBLOCK ? "%s: in use by another daemon (or named twice)"
-                                                : "%s: the filesystem cannot lock it",
-                           path);
+        return kvf_why_set(
+            why, fail(errno == EWOULDBLOCK ? KVF_BUSY : KVF_IO, errno),
+            errno == EWOULDBLOCK
+                ? "%s: in use by another daemon, or named twice: stop that one, or name each drive "
+                  "once"
+                : "%s: the filesystem cannot lock it: use a local one, such as ext4 or xfs",
+            path);
     return kvf_ok();
 }
 
@@ -224,8 +230,9 @@ static struct kvf_status save_marker(const struct kvf_drive *drive, const struct
     int error = write_marker(drive, marker);
     if (error == 0)
         return kvf_ok();
-    return kvf_why_set(why, kvf_io_status(error), "%s/%s: cannot write it: %s", drive->path,
-                       MARKER_NAME, strerror(error));
+    return kvf_why_set(why, kvf_io_status(error),
+                       "%s/%s: cannot write it (%s): look at the kernel's log and the drive",
+                       drive->path, MARKER_NAME, strerror(error));
 }
 
 /* Segment files of an older format, or left by a start that was killed. */
@@ -289,7 +296,8 @@ static struct kvf_status open_segment(struct kvf_drive *drive, struct kvf_segmen
     if (segment->fd < 0)
         return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: %s%s", drive->path, name,
                            strerror(errno),
-                           errno == EMFILE ? ": raise the limit of open files (ulimit -n)" : "");
+                           errno == EMFILE ? ": raise the limit of open files (ulimit -n)"
+                                           : ": look at the kernel's log and the drive");
     /* Everything here is aligned to pages: address, length and offset. */
     if (alignment != 0 && KVF_PAGE % alignment != 0)
         return kvf_why_set(
@@ -299,7 +307,9 @@ static struct kvf_status open_segment(struct kvf_drive *drive, struct kvf_segmen
             drive->path, alignment, (unsigned)KVF_PAGE);
     struct stat file;
     if (fstat(segment->fd, &file) != 0 || !S_ISREG(file.st_mode))
-        return kvf_why_set(why, fail(KVF_IO, errno), "%s/%s: not a plain file", drive->path, name);
+        return kvf_why_set(why, fail(KVF_IO, errno),
+                           "%s/%s: not a plain file: empty the directory to start anew",
+                           drive->path, name);
     if ((uint64_t)file.st_size == drive->segment_bytes)
         return kvf_ok();
     /* New, or its making was interrupted: its header page reads as zeros, that is free. If somebody else cut it, recovery
@@ -333,8 +343,9 @@ static struct kvf_status open_segments(struct kvf_drive *drive, struct kvf_why *
     for (uint32_t i = 0; i < drive->segment_count; i++)
         KVF_TRY(open_segment(drive, &drive->segments[i], why));
     if (fsync(drive->directory_fd) != 0)
-        return kvf_why_set(why, kvf_io_status(errno), "%s: cannot sync it: %s", drive->path,
-                           strerror(errno));
+        return kvf_why_set(why, kvf_io_status(errno),
+                           "%s: cannot sync it (%s): look at the kernel's log and the drive",
+                           drive->path, strerror(errno));
     return kvf_ok();
 }
 
@@ -345,7 +356,10 @@ static struct kvf_status check_room(const struct kvf_drive *drive, uint64_t coun
 {
     struct statvfs room;
     if (fstatvfs(drive->directory_fd, &room) != 0)
-        return kvf_why_set(why, fail(KVF_IO, errno), "%s: %s", drive->path, strerror(errno));
+        return kvf_why_set(
+            why, fail(KVF_IO, errno),
+            "%s: cannot ask for its free space (%s): look at the kernel's log and the drive",
+            drive->path, strerror(errno));
     uint64_t free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
     if (count * drive->segment_bytes <= free_bytes)
         return kvf_ok();

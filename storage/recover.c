@@ -154,9 +154,10 @@ static void note_error(struct kvf_recovering *recovering, const struct kvf_segme
                        const char *what, int error)
 {
     if (recovering->result.why.text[0] == '\0')
-        (void)kvf_why_set(&recovering->result.why, kvf_ok(), "%s: segment %u cannot be %s: %s",
-                          recovering->store->drives[segment->drive].path, segment->number, what,
-                          strerror(error));
+        (void)kvf_why_set(
+            &recovering->result.why, kvf_ok(),
+            "%s: segment %u cannot be %s (%s): look at the kernel's log and the drive",
+            recovering->store->drives[segment->drive].path, segment->number, what, strerror(error));
 }
 
 /* Recovery is through with the segment that the writer waits for. Under the lock. */
@@ -410,7 +411,8 @@ static struct kvf_status start_scanners(struct kvf_recovering *recovering, struc
     while (started > 0)
         (void)pthread_join(recovering->scanners[--started].thread, NULL);
     return kvf_why_set(why, kvf_fail(KVF_MODULE_STORAGE, KVF_NO_MEMORY, error),
-                       "cannot start a thread for recovery: %s", strerror(error));
+                       "cannot start a thread for recovery (%s): raise the limit of threads",
+                       strerror(error));
 }
 
 struct kvf_status kvf_recover_start(struct kvf_store *store, struct kvf_recovery *recovery,
