@@ -207,13 +207,17 @@ struct kvf_status lane_listener_open(struct lane_listener *listener, const char 
     kvf_assert(listener->port < 0);
     struct kvf_status status = lane_address_resolve(address, true, &here);
     if (!kvf_is_ok(status))
-        return kvf_why_set(why, status, "cannot listen for lanes on %.200s: not a HOST:PORT here",
+        return kvf_why_set(why, status,
+                           "cannot listen for lanes on %.200s: name an address of this host and a "
+                           "free port (--data-listen)",
                            address);
     int fd = kvf_address_listen((struct sockaddr *)&here.at[0], here.bytes[0], BACKLOG);
     int error = errno;
     if (fd < 0)
         return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
-                           "cannot listen for lanes on %.200s: %s", address, strerror(error));
+                           "cannot listen for lanes on %.200s (%s): name an address of this host "
+                           "and a free port (--data-listen)",
+                           address, strerror(error));
     listener->port = kvf_address_bound_port(fd);
     listener->watch.fd = fd;
     kvf_loop_post(listener->loop, &listener->start);

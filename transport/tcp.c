@@ -53,7 +53,8 @@ static struct kvf_status tcp_open(const struct kvf_transport_options *options,
     struct kvf_status status = start_threads(transport);
     if (!kvf_is_ok(status)) {
         free(transport);
-        return kvf_why_set(why, status, "cannot start %u lane threads: %s", threads,
+        return kvf_why_set(why, status,
+                           "cannot start %u lane threads (%s): raise the limit of threads", threads,
                            strerror(status.detail));
     }
     lane_listener_init(&transport->listener, transport->threads[0].thread.loop, &tcp_greeting,

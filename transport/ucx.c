@@ -122,7 +122,8 @@ stop_control:
     lane_thread_join(&transport->control);
     lane_thread_free(&transport->control);
 unregister:
-    kvf_why_set(why, status, "cannot start %u lane threads: %s", threads, strerror(status.detail));
+    kvf_why_set(why, status, "cannot start %u lane threads (%s): raise the limit of threads",
+                threads, strerror(status.detail));
     unregister_arenas(transport);
 destroy_context:
     ucx.ucp_cleanup(transport->context);

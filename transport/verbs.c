@@ -192,7 +192,8 @@ static struct kvf_status verbs_open(const struct kvf_transport_options *options,
     set_traits(transport);
     status = start_threads(transport);
     if (!kvf_is_ok(status)) {
-        (void)kvf_why_set(why, status, "cannot start %u lane threads: %s", threads,
+        (void)kvf_why_set(why, status,
+                          "cannot start %u lane threads (%s): raise the limit of threads", threads,
                           strerror(status.detail));
         goto close_devices;
     }
@@ -236,7 +237,9 @@ static struct kvf_status verbs_listen(struct kvf_transport *base, const char *ad
     kvf_assert(transport->listener == NULL);
     struct kvf_status status = lane_address_resolve(address, true, &addresses);
     if (!kvf_is_ok(status))
-        return kvf_why_set(why, status, "cannot listen for lanes on %.200s: not a HOST:PORT here",
+        return kvf_why_set(why, status,
+                           "cannot listen for lanes on %.200s: name an address of this host and a "
+                           "free port (--data-listen)",
                            address);
     int error = listen_at(transport, (struct sockaddr *)&addresses.at[0]);
     if (error == ENODEV || error == EADDRNOTAVAIL) {
@@ -248,7 +251,9 @@ static struct kvf_status verbs_listen(struct kvf_transport *base, const char *ad
     }
     if (error != 0)
         return kvf_why_set(why, lane_fail(KVF_UNAVAILABLE, error),
-                           "cannot listen for verbs lanes on %.200s: %s", address, strerror(error));
+                           "cannot listen for verbs lanes on %.200s (%s): name an address of this "
+                           "host and a free port (--data-listen)",
+                           address, strerror(error));
     return kvf_ok();
 }
 
