@@ -184,9 +184,11 @@ static struct kvf_status cannot_listen(const char *address, struct kvf_why *why)
     const char *reason =
         rpc_address_is_unix(address) ? why_not_unix(address) : why_not_tcp(address);
     if (reason != NULL)
-        return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, 0), "cannot listen on %s: %s", address,
-                           reason);
-    return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, 0), "gRPC refuses to listen on %s", address);
+        return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, 0),
+                           "cannot listen on %s (%s): name an address of this host and a free port",
+                           address, reason);
+    return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, 0),
+                       "gRPC refuses to listen on %s: name another address of this host", address);
 }
 
 static struct kvf_status listen_on(struct kvf_rpc_server *server, const char *address,
@@ -194,8 +196,10 @@ static struct kvf_status listen_on(struct kvf_rpc_server *server, const char *ad
 {
     bool is_unix = rpc_address_is_unix(address);
     if (is_unix && unix_is_taken(address))
-        return kvf_why_set(why, rpc_fail(KVF_UNAVAILABLE, EADDRINUSE),
-                           "cannot listen on %s: somebody does already", address);
+        return kvf_why_set(
+            why, rpc_fail(KVF_UNAVAILABLE, EADDRINUSE),
+            "cannot listen on %s: somebody does already: stop it or choose another address",
+            address);
     grpc_server_credentials *credentials = rpc_credentials_server(tls);
     if (credentials == NULL)
         return rpc_fail(KVF_NO_MEMORY, 0);
