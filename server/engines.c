@@ -387,7 +387,8 @@ static struct kvf_status listen_at(const char *path, int *give, struct kvf_why *
         if (fd >= 0)
             (void)close(fd);
         return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_IO, error),
-                           "cannot listen on %s: %s", path, strerror(error));
+                           "cannot listen on %s (%s): name a --run-dir that this user can write",
+                           path, strerror(error));
     }
     *give = fd;
     return kvf_ok();
@@ -479,7 +480,9 @@ void kvf_engines_rights_changed(struct kvf_engines *engines)
 static void force_context(struct context *context)
 {
     if (context->state == CONTEXT_REGISTERED)
-        kvf_log_warning("engines", "engine %llu (\"%s\", pid %d) did not unregister in time",
+        kvf_log_warning("engines",
+                        "engine %llu (\"%s\", pid %d) did not unregister in time: stop engines "
+                        "before their daemon",
                         (unsigned long long)context->instance, context->name, (int)context->pid);
     context->unregistered = true;
     engine_leave(context);

@@ -149,10 +149,14 @@ static void say_lost(struct kvf_load *load, struct kvf_status status)
     if (load->entry->on_ssd)
         kvf_store_stats(loads->options.store, load->entry->location.drive, &drive);
     if (status.code == KVF_CORRUPT)
-        kvf_log_error("loads", "lost %llu blocks, now one of %s: not the bytes of its checksum",
+        kvf_log_error("loads",
+                      "lost %llu blocks, now one of %s: not the bytes of its checksum: test the "
+                      "drive and the memory",
                       (unsigned long long)loads->unsaid, drive.path);
     else
-        kvf_log_error("loads", "lost %llu blocks, now one of %s: cannot read it: %s",
+        kvf_log_error("loads",
+                      "lost %llu blocks, now one of %s: cannot read it (%s): look at the kernel's "
+                      "log and the drive",
                       (unsigned long long)loads->unsaid, drive.path,
                       status.detail != 0 ? strerror(status.detail)
                                          : kvf_code_name((enum kvf_code)status.code));

@@ -379,7 +379,8 @@ static void look(struct kvf_timer *timer)
     } else if (manager->forced_deadline_ns == 0 && now_ns >= manager->drain_deadline_ns) {
         force(manager);
     } else if (manager->forced_deadline_ns != 0 && now_ns >= manager->forced_deadline_ns) {
-        kvf_log_error("manager", "our own part of the drain does not end: leaving as it is");
+        kvf_log_error("manager", "our own part of the drain does not end, leaving as it is: a "
+                                 "drive or NIC hangs, look at the kernel's log");
         kvf_loop_stop(manager->loop);
         return;
     }

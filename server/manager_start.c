@@ -306,8 +306,10 @@ static struct kvf_status start_servers(struct kvf_manager *manager, struct kvf_w
     KVF_TRY(kvf_rpc_server_start(manager->rpc, address, NULL, manager->admin_methods,
                                  KVF_ADMIN_METHODS, &manager->admin_server, why));
     if (chmod(manager->admin_path, 0600) != 0)
-        return kvf_why_set(why, kvf_fail(KVF_MODULE_SERVER, KVF_IO, errno), "cannot protect %s: %s",
-                           manager->admin_path, strerror(errno));
+        return kvf_why_set(
+            why, kvf_fail(KVF_MODULE_SERVER, KVF_IO, errno),
+            "cannot protect %s (%s): put --run-dir on a filesystem that knows permissions",
+            manager->admin_path, strerror(errno));
     if (config->listen == NULL)
         return kvf_ok();
     return kvf_rpc_server_start(manager->rpc, config->listen, manager->trust.tls,

@@ -302,7 +302,10 @@ static void say_drives(struct puts *puts, struct kvf_status status)
             continue;
         puts->read_only_drives ^= bit;
         if (drive.read_only)
-            kvf_log_error("puts", "%s is read-only now: a write failed: %s", drive.path,
+            kvf_log_error("puts",
+                          "%s is read-only now: a write failed: %s; another is tried every few "
+                          "seconds: free some space, or look at the kernel's log and the drive",
+                          drive.path,
                           status.detail != 0 ? strerror(status.detail) : "(no reason given)");
         else
             kvf_log_info("puts", "%s takes writes again", drive.path);
