@@ -25,7 +25,7 @@ static bool claim(struct lane_listener *listener, const uint8_t *greeting, int f
     (void)pthread_mutex_lock(&listener->lock);
     kvf_list_for_each (node, &listener->invites) {
         struct lane_invite *invite = kvf_container(node, struct lane_invite, node);
-        if (listener->greeting->has_nonce(greeting, invite->nonce))
+        if (lane_greeting_has_nonce(greeting, invite->nonce))
             found = invite;
     }
     if (found != NULL) {
@@ -109,7 +109,7 @@ static void half_open_ready(struct kvf_watch *watch, uint32_t events)
     int fd = watch->fd;
     /* Out of our loop first: the lane's own thread watches it from the claim on. */
     kvf_watch_stop(half->listener->loop, watch);
-    if (!half->listener->greeting->is_ours(half->greeting) ||
+    if (!lane_greeting_is(half->listener->greeting, half->greeting) ||
         !claim(half->listener, half->greeting, fd)) {
         refuse(half);
         return;

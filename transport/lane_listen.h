@@ -8,18 +8,11 @@
 #ifndef KVFERRY_TRANSPORT_LANE_LISTEN_H
 #define KVFERRY_TRANSPORT_LANE_LISTEN_H
 
-#include "transport/transport.h"
+#include "transport/lane_wire.h"
 
 #include <pthread.h>
 
 #define LANE_HALF_OPEN 64
-#define LANE_GREETING_BYTES 48
-
-/* What the greetings of one transport look like. */
-struct lane_greeting {
-    bool (*is_ours)(const uint8_t bytes[LANE_GREETING_BYTES]);
-    bool (*has_nonce)(const uint8_t bytes[LANE_GREETING_BYTES], const struct kvf_nonce *nonce);
-};
 
 struct lane_listener;
 

@@ -31,7 +31,7 @@ struct tcp_frame {
     uint32_t length;
     uint32_t sent; /* header included */
     bool is_last;  /* its block was withdrawn and ends with it */
-    uint8_t header[TCP_HEADER_BYTES];
+    uint8_t header[LANE_HEADER_BYTES];
 };
 
 /* One lane thread and the memory that its lanes use in turns; nothing stays in it between two
@@ -65,7 +65,7 @@ struct tcp_sender {
 };
 
 struct tcp_receiver {
-    uint8_t header[TCP_HEADER_BYTES];
+    uint8_t header[LANE_HEADER_BYTES];
     uint32_t header_bytes;
     uint32_t left;                /* of the current frame's payload */
     struct kvf_lane_block *block; /* where it goes; NULL: nobody expects it any more */
@@ -87,7 +87,7 @@ struct tcp_lane {
     struct kvf_timer timer;
     struct lane_addresses addresses;
     unsigned next_address;
-    uint8_t greeting[TCP_GREETING_BYTES];
+    uint8_t greeting[LANE_GREETING_BYTES];
     size_t greeted;
     struct tcp_sender sender;
     struct tcp_receiver receiver;

@@ -38,8 +38,8 @@ static void say(int fd, const void *bytes, size_t count)
 
 static void say_greeting(int fd, const struct kvf_nonce *nonce)
 {
-    uint8_t greeting[TCP_GREETING_BYTES];
-    tcp_greeting_write(nonce, greeting);
+    uint8_t greeting[LANE_GREETING_BYTES];
+    lane_greeting_write(&tcp_greeting, nonce, greeting);
     say(fd, greeting, sizeof(greeting));
 }
 

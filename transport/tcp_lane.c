@@ -67,9 +67,9 @@ static void tune(int fd)
 /* A greeting fits into any fresh socket's buffer; one that does not go out whole is an error. */
 static bool say_greeting(struct tcp_lane *lane, const struct kvf_nonce *nonce)
 {
-    uint8_t bytes[TCP_GREETING_BYTES];
+    uint8_t bytes[LANE_GREETING_BYTES];
     tune(lane->watch.fd);
-    tcp_greeting_write(nonce, bytes);
+    lane_greeting_write(&tcp_greeting, nonce, bytes);
     return send(lane->watch.fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) ==
            (ssize_t)sizeof(bytes);
 }
@@ -139,9 +139,9 @@ static void hear_greeting(struct tcp_lane *lane)
     lane->greeted += (size_t)got;
     if (lane->greeted < sizeof(lane->greeting))
         return;
-    if (!tcp_greeting_is_ours(lane->greeting))
+    if (!lane_greeting_is(&tcp_greeting, lane->greeting))
         lane_end(&lane->lane, lane_fail(KVF_PROTOCOL, 0));
-    else if (!tcp_greeting_has_nonce(lane->greeting, &lane->nonces.accept))
+    else if (!lane_greeting_has_nonce(lane->greeting, &lane->nonces.accept))
         lane_end(&lane->lane, lane_fail(KVF_DENIED, 0));
     else
         opened(lane);

@@ -55,10 +55,11 @@ static bool look_up(struct tcp_lane *lane, uint64_t id, struct kvf_lane_read **r
 static bool open_frame(struct tcp_lane *lane)
 {
     struct tcp_receiver *receiver = &lane->receiver;
-    struct tcp_header header;
+    struct lane_header header;
     struct kvf_lane_read *read;
     receiver->header_bytes = 0;
-    if (!tcp_header_read(receiver->header, &header) || !look_up(lane, header.read, &read))
+    if (!lane_header_read(TCP_MARK, receiver->header, &header) ||
+        !look_up(lane, header.read, &read))
         return false;
     receiver->left = header.length;
     receiver->frames_are_small = header.length <= TCP_SMALL_FRAME_BYTES;
@@ -119,10 +120,10 @@ static bool take_ahead(struct tcp_lane *lane, const uint8_t *at, uint32_t bytes)
                 memcpy(payload_place(lane), at, now);
             payload_arrived(lane, now);
         } else {
-            now = least(TCP_HEADER_BYTES - receiver->header_bytes, bytes);
+            now = least(LANE_HEADER_BYTES - receiver->header_bytes, bytes);
             memcpy(receiver->header + receiver->header_bytes, at, now);
             receiver->header_bytes += now;
-            if (receiver->header_bytes == TCP_HEADER_BYTES && !open_frame(lane)) {
+            if (receiver->header_bytes == LANE_HEADER_BYTES && !open_frame(lane)) {
                 illegal(lane);
                 return false;
             }
@@ -141,7 +142,7 @@ static uint32_t receive_some(struct tcp_lane *lane, bool *drained)
     uint32_t payload = least(receiver->left, TCP_STEP_BYTES), extra = 0;
     if (payload == receiver->left)
         extra = receiver->frames_are_small ? TCP_AHEAD_BYTES
-                                           : TCP_HEADER_BYTES - receiver->header_bytes;
+                                           : LANE_HEADER_BYTES - receiver->header_bytes;
     struct iovec pieces[2] = {{payload > 0 ? payload_place(lane) : ahead, payload}, {ahead, extra}};
     ssize_t got = readv(lane->watch.fd, pieces, 2);
     *drained = got < (ssize_t)payload + (ssize_t)extra;

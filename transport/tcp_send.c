@@ -62,12 +62,12 @@ void tcp_sender_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block)
 static void add_pieces(struct batch *batch, struct tcp_frame *frame)
 {
     uint32_t sent = frame->sent;
-    if (sent < TCP_HEADER_BYTES) {
+    if (sent < LANE_HEADER_BYTES) {
         batch->room->pieces[batch->pieces++] =
-            (struct iovec){frame->header + sent, TCP_HEADER_BYTES - sent};
-        sent = TCP_HEADER_BYTES;
+            (struct iovec){frame->header + sent, LANE_HEADER_BYTES - sent};
+        sent = LANE_HEADER_BYTES;
     }
-    uint32_t payload_sent = sent - TCP_HEADER_BYTES;
+    uint32_t payload_sent = sent - LANE_HEADER_BYTES;
     batch->room->pieces[batch->pieces++] =
         (struct iovec){kvf_extent_at(frame->block->extent) + frame->offset + payload_sent,
                        frame->length - payload_sent};
@@ -83,11 +83,12 @@ static void add_frame(struct batch *batch, struct kvf_lane_block *block, uint64_
     frame->length = (uint32_t)bytes;
     frame->sent = 0;
     frame->is_last = false;
-    tcp_header_write(&(struct tcp_header){.read = block->read->id,
-                                          .block = (uint32_t)(block - block->read->blocks),
-                                          .offset = frame->offset,
-                                          .length = frame->length},
-                     frame->header);
+    lane_header_write(TCP_MARK,
+                      &(struct lane_header){.read = block->read->id,
+                                            .block = (uint32_t)(block - block->read->blocks),
+                                            .offset = frame->offset,
+                                            .length = frame->length},
+                      frame->header);
     add_pieces(batch, frame);
     block->framed_bytes += bytes;
 }
@@ -159,7 +160,7 @@ static void account(struct tcp_lane *lane, struct batch *batch, uint64_t sent)
     sender->current.block = NULL;
     for (unsigned i = 0; i < batch->frames; i++) {
         struct tcp_frame *frame = &batch->room->frames[i];
-        uint64_t left = TCP_HEADER_BYTES + frame->length - frame->sent;
+        uint64_t left = LANE_HEADER_BYTES + frame->length - frame->sent;
         if (sent >= left) {
             sent -= left;
             frame_done(lane, frame);

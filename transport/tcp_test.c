@@ -15,20 +15,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static int set_up(void **state)
-{
-    (void)state;
-    testbed_open("tcp");
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
 /* ---- a raw peer ---- */
 
 static int raw_connect(void)
@@ -105,14 +91,14 @@ static bool source_is_open(void *argument)
 /* A raw consumer whose lane is open at the source. */
 static int raw_consumer(void)
 {
-    uint8_t greeting[TCP_GREETING_BYTES];
+    uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
     int fd = raw_connect();
-    tcp_greeting_write(&testbed.nonces.connect, greeting);
+    lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
     raw_send(fd, greeting, sizeof(greeting));
     raw_receive(fd, greeting, sizeof(greeting));
-    assert_true(tcp_greeting_is_ours(greeting));
-    assert_true(tcp_greeting_has_nonce(greeting, &testbed.nonces.accept));
+    assert_true(lane_greeting_is(&tcp_greeting, greeting));
+    assert_true(lane_greeting_has_nonce(greeting, &testbed.nonces.accept));
     return fd;
 }
 
@@ -144,17 +130,17 @@ static struct raw_source raw_source_silent(uint64_t timeout_ms)
                                    &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
     raw.fd = accept(raw.listener, NULL, NULL);
     assert_true(raw.fd >= 0);
-    uint8_t greeting[TCP_GREETING_BYTES];
+    uint8_t greeting[LANE_GREETING_BYTES];
     raw_receive(raw.fd, greeting, sizeof(greeting));
-    assert_true(tcp_greeting_has_nonce(greeting, &testbed.nonces.connect));
+    assert_true(lane_greeting_has_nonce(greeting, &testbed.nonces.connect));
     return raw;
 }
 
 static struct raw_source raw_source_open(void)
 {
     struct raw_source raw = raw_source_silent(TESTBED_WAIT_S * 1000);
-    uint8_t greeting[TCP_GREETING_BYTES];
-    tcp_greeting_write(&testbed.nonces.accept, greeting);
+    uint8_t greeting[LANE_GREETING_BYTES];
+    lane_greeting_write(&tcp_greeting, &testbed.nonces.accept, greeting);
     raw_send(raw.fd, greeting, sizeof(greeting));
     testbed_wait(consumer_is_open, NULL);
     return raw;
@@ -166,10 +152,10 @@ static void raw_source_end(struct raw_source *raw)
     (void)close(raw->listener);
 }
 
-static void send_frame(int fd, struct tcp_header header, const uint8_t *payload)
+static void send_frame(int fd, struct lane_header header, const uint8_t *payload)
 {
-    uint8_t bytes[TCP_HEADER_BYTES];
-    tcp_header_write(&header, bytes);
+    uint8_t bytes[LANE_HEADER_BYTES];
+    lane_header_write(TCP_MARK, &header, bytes);
     raw_send(fd, bytes, sizeof(bytes));
     if (payload != NULL)
         raw_send(fd, payload, header.length);
@@ -185,7 +171,7 @@ static void port__garbage__ended_counted_and_lanes_still_open(void **state)
         garbage[i] = (uint8_t)testbed_random(256);
     for (unsigned i = 0; i < 20; i++) {
         int fd = raw_connect();
-        raw_send(fd, garbage, TCP_GREETING_BYTES + testbed_random(4000));
+        raw_send(fd, garbage, LANE_GREETING_BYTES + testbed_random(4000));
         raw_wait_end(fd);
     }
     assert_int_equal(source_errors(), 20);
@@ -202,13 +188,13 @@ static void port__ten_thousand_guessed_nonces__none_opens_and_the_right_one_does
         int fds[AT_ONCE];
         for (unsigned i = 0; i < AT_ONCE; i++) {
             struct kvf_nonce nonce = testbed.nonces.connect;
-            uint8_t greeting[TCP_GREETING_BYTES];
+            uint8_t greeting[LANE_GREETING_BYTES];
             if ((guess + i) % 2 == 0) /* every second one is as near as can be */
                 nonce.bytes[testbed_random(KVF_NONCE_BYTES)] ^= (uint8_t)(1 << testbed_random(8));
             else
                 for (unsigned byte = 0; byte < KVF_NONCE_BYTES; byte++)
                     nonce.bytes[byte] = (uint8_t)testbed_random(256);
-            tcp_greeting_write(&nonce, greeting);
+            lane_greeting_write(&tcp_greeting, &nonce, greeting);
             fds[i] = raw_connect();
             raw_send(fds[i], greeting, sizeof(greeting));
         }
@@ -227,9 +213,9 @@ static void port__ten_thousand_guessed_nonces__none_opens_and_the_right_one_does
 static void port__other_version__ended(void **state)
 {
     (void)state;
-    uint8_t greeting[TCP_GREETING_BYTES];
+    uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
-    tcp_greeting_write(&testbed.nonces.connect, greeting);
+    lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
     greeting[8]++;
     int fd = raw_connect();
     raw_send(fd, greeting, sizeof(greeting));
@@ -241,9 +227,9 @@ static void port__other_version__ended(void **state)
 static void port__closes_in_the_middle_of_its_greeting__counted(void **state)
 {
     (void)state;
-    uint8_t greeting[TCP_GREETING_BYTES];
+    uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
-    tcp_greeting_write(&testbed.nonces.connect, greeting);
+    lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
     int fd = raw_connect();
     raw_send(fd, greeting, 47);
     (void)shutdown(fd, SHUT_WR);
@@ -263,9 +249,9 @@ static void port__says_nothing__ended_after_its_time(void **state)
 static void port__greeting_byte_by_byte__opens(void **state)
 {
     (void)state;
-    uint8_t greeting[TCP_GREETING_BYTES];
+    uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
-    tcp_greeting_write(&testbed.nonces.connect, greeting);
+    lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
     int fd = raw_connect();
     for (unsigned i = 0; i < sizeof(greeting); i++) {
         raw_send(fd, greeting + i, 1);
@@ -347,10 +333,10 @@ static void source__frames_on_the_wire__continue_each_other(void **state)
     uint8_t *payload = malloc(KVF_LANE_PIECE_BYTES);
     assert_non_null(payload);
     while (done[0] + done[1] + done[2] < lengths[0] + lengths[1] + lengths[2]) {
-        uint8_t bytes[TCP_HEADER_BYTES];
-        struct tcp_header header;
+        uint8_t bytes[LANE_HEADER_BYTES];
+        struct lane_header header;
         raw_receive(fd, bytes, sizeof(bytes));
-        assert_true(tcp_header_read(bytes, &header));
+        assert_true(lane_header_read(TCP_MARK, bytes, &header));
         assert_int_equal(header.read, 9);
         assert_true(header.block < 3);
         assert_int_equal(header.offset, done[header.block]);
@@ -384,10 +370,10 @@ static void source__withdrawn_within_a_frame__frame_is_finished_first(void **sta
     assert_non_null(payload);
     uint64_t sent = testbed_stats(&testbed.source).sent_bytes;
     while (from->ended == 0 || done < testbed_stats(&testbed.source).sent_bytes) {
-        uint8_t bytes[TCP_HEADER_BYTES];
-        struct tcp_header header;
+        uint8_t bytes[LANE_HEADER_BYTES];
+        struct lane_header header;
         raw_receive(fd, bytes, sizeof(bytes));
-        assert_true(tcp_header_read(bytes, &header));
+        assert_true(lane_header_read(TCP_MARK, bytes, &header));
         assert_int_equal(header.offset, done);
         raw_receive(fd, payload, header.length);
         assert_int_equal(memcmp(payload, testbed.pattern + header.offset, header.length), 0);
@@ -417,7 +403,7 @@ static void source__answers_garbage__protocol(void **state)
 {
     (void)state;
     struct raw_source raw = raw_source_silent(TESTBED_WAIT_S * 1000);
-    uint8_t garbage[TCP_GREETING_BYTES] = {0};
+    uint8_t garbage[LANE_GREETING_BYTES] = {0};
     raw_send(raw.fd, garbage, sizeof(garbage));
     testbed_wait_closed(&testbed.consumer);
     assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
@@ -441,7 +427,7 @@ static struct testbed_read *expect_begun(struct raw_source *raw)
     testbed_read_set(to, 1, 2 * KVF_MIB, 10000, 0);
     *raw = raw_source_open();
     testbed_expect(to);
-    send_frame(raw->fd, (struct tcp_header){.read = 5, .block = 0, .offset = 0, .length = 1000},
+    send_frame(raw->fd, (struct lane_header){.read = 5, .block = 0, .offset = 0, .length = 1000},
                testbed.pattern);
     return to;
 }
@@ -455,7 +441,7 @@ static bool first_bytes_are_here(void *argument)
 static void source__illegal_frame__lane_ends_with_protocol_and_nothing_is_written(void **state)
 {
     (void)state;
-    static const struct tcp_header frames[] = {
+    static const struct lane_header frames[] = {
         {.read = 6, .block = 0, .offset = 0, .length = 100}, /* from the future */
         {.read = 0, .block = 0, .offset = 0, .length = 100}, /* no id */
         {.read = UINT64_MAX, .block = 0, .offset = 0, .length = 100},
@@ -487,8 +473,8 @@ static void source__illegal_frame__lane_ends_with_protocol_and_nothing_is_writte
         assert_true(testbed_is_untouched(testbed.consumer.arena.base, TESTBED_ARENA_BYTES));
         raw_source_end(&raw);
         free(to);
-        (void)tear_down(NULL);
-        (void)set_up(NULL);
+        testbed_close();
+        testbed_open("tcp");
     }
 }
 
@@ -497,9 +483,9 @@ static void source__more_for_a_block_that_is_whole__protocol(void **state)
     (void)state;
     struct raw_source raw;
     struct testbed_read *to = expect_begun(&raw);
-    send_frame(raw.fd, (struct tcp_header){.read = 5, .block = 0, .offset = 1000, .length = 9000},
+    send_frame(raw.fd, (struct lane_header){.read = 5, .block = 0, .offset = 1000, .length = 9000},
                testbed.pattern);
-    send_frame(raw.fd, (struct tcp_header){.read = 5, .block = 0, .offset = 10000, .length = 1},
+    send_frame(raw.fd, (struct lane_header){.read = 5, .block = 0, .offset = 10000, .length = 1},
                testbed.pattern);
     testbed_wait_closed(&testbed.consumer);
     assert_int_equal(to->blocks[0].status.code, KVF_OK);
@@ -522,9 +508,9 @@ static void source__frames_for_blocks_that_were_taken_back__discarded(void **sta
     struct testbed_read *to = expect_begun(&raw);
     /* A frame that is under way when its block is withdrawn. */
     testbed_wait(first_bytes_are_here, NULL);
-    struct tcp_header header = {.read = 5, .block = 0, .offset = 1000, .length = 9000};
-    uint8_t bytes[TCP_HEADER_BYTES];
-    tcp_header_write(&header, bytes);
+    struct lane_header header = {.read = 5, .block = 0, .offset = 1000, .length = 9000};
+    uint8_t bytes[LANE_HEADER_BYTES];
+    lane_header_write(TCP_MARK, &header, bytes);
     raw_send(raw.fd, bytes, sizeof(bytes));
     raw_send(raw.fd, testbed.pattern, 10);
     kvf_lane_withdraw(&to->read, KVF_LANE_ALL_BLOCKS);
@@ -534,9 +520,9 @@ static void source__frames_for_blocks_that_were_taken_back__discarded(void **sta
     memset(testbed.consumer.arena.base, TESTBED_SENTINEL, TESTBED_ARENA_BYTES);
     raw_send(raw.fd, testbed.pattern, 8990);
     /* Frames of Reads that have ended, and of ones below them. */
-    send_frame(raw.fd, (struct tcp_header){.read = 5, .block = 1, .offset = 0, .length = 10000},
+    send_frame(raw.fd, (struct lane_header){.read = 5, .block = 1, .offset = 0, .length = 10000},
                testbed.pattern);
-    send_frame(raw.fd, (struct tcp_header){.read = 2, .block = 77, .offset = 5, .length = 1 << 20},
+    send_frame(raw.fd, (struct lane_header){.read = 2, .block = 77, .offset = 5, .length = 1 << 20},
                testbed.pattern);
     uint64_t least = 8990 + 10000 + KVF_MIB;
     testbed_wait(all_discarded, &least);
@@ -561,11 +547,11 @@ static void source__stream_in_odd_pieces__arrives(void **state)
         testbed_read_set(from, i, i * KVF_MIB, length, length);
         while (done < length) {
             uint64_t now = 1 + testbed_random(length - done);
-            struct tcp_header header = {
+            struct lane_header header = {
                 .read = 1, .block = i, .offset = done, .length = (uint32_t)now};
-            tcp_header_write(&header, stream + bytes);
-            memcpy(stream + bytes + TCP_HEADER_BYTES, testbed.pattern + i * KVF_MIB + done, now);
-            bytes += TCP_HEADER_BYTES + now;
+            lane_header_write(TCP_MARK, &header, stream + bytes);
+            memcpy(stream + bytes + LANE_HEADER_BYTES, testbed.pattern + i * KVF_MIB + done, now);
+            bytes += LANE_HEADER_BYTES + now;
             done += now;
         }
         assert_true(bytes < 7 * KVF_MIB);
@@ -600,8 +586,8 @@ static void source__stops_wherever_a_turn_ends__all_arrives(void **state)
         struct testbed_read *to = testbed_read_make(&testbed.consumer, id, 7, 1);
         testbed_read_set(to, 0, 0, KVF_MIB + last, 0);
         testbed_expect(to);
-        send_frame(raw.fd, (struct tcp_header){.read = id, .length = KVF_MIB}, testbed.pattern);
-        send_frame(raw.fd, (struct tcp_header){.read = id, .offset = KVF_MIB, .length = last},
+        send_frame(raw.fd, (struct lane_header){.read = id, .length = KVF_MIB}, testbed.pattern);
+        send_frame(raw.fd, (struct lane_header){.read = id, .offset = KVF_MIB, .length = last},
                    testbed.pattern);
         testbed_wait_ended(to);
         assert_int_equal(to->ended_ok, 1);
@@ -622,7 +608,7 @@ static void take__on_tcp__protocol(void **state)
     free(to);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) TESTBED_TEST("tcp", function)
 
 int main(void)
 {

@@ -126,6 +126,19 @@ void testbed_close(void)
     testbed.loop = NULL;
 }
 
+int testbed_set_up(void **state)
+{
+    testbed_open(*state);
+    return 0;
+}
+
+int testbed_tear_down(void **state)
+{
+    (void)state;
+    testbed_close();
+    return 0;
+}
+
 /* ---- waiting ---- */
 
 void testbed_wait(bool (*condition)(void *), void *argument)

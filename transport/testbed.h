@@ -64,6 +64,12 @@ void testbed_open(const char *transport);
 void testbed_reopen(uint64_t extra_bytes);
 void testbed_close(void);
 
+/* Around each test of a program: one that gets both ends of a transport. */
+int testbed_set_up(void **state); /* *state: its name */
+int testbed_tear_down(void **state);
+#define TESTBED_TEST(transport, function)                                                          \
+    cmocka_unit_test_prestate_setup_teardown(function, testbed_set_up, testbed_tear_down, transport)
+
 uint64_t testbed_random(uint64_t below);
 char *testbed_address(void);
 /* Serve the loop until *condition, at most TESTBED_WAIT_S; fails the test then. */

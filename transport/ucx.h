@@ -82,7 +82,7 @@ struct ucx_piece {
     uint64_t withdrawn_ns; /* when its block was taken back; 0: it was not */
     bool is_done;
     ucs_status_t status;
-    uint8_t header[UCX_HEADER_BYTES]; /* source */
+    uint8_t header[LANE_HEADER_BYTES]; /* source */
 };
 
 struct ucx_lane {

@@ -11,20 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static int set_up(void **state)
-{
-    (void)state;
-    testbed_open("ucx");
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
 /* Blocks 0 and 1 of 3 MiB, block 2 is none. */
 static struct testbed_read *expect_three(void)
 {
@@ -59,7 +45,7 @@ static void source__honest_pieces__arrive(void **state)
     testbed_expect(to);
     for (uint32_t i = 0; i < 2; i++)
         ucx_raw_piece(raw,
-                      &(struct ucx_header){.read = 1, .offset = i * KVF_MIB, .length = KVF_MIB},
+                      &(struct lane_header){.read = 1, .offset = i * KVF_MIB, .length = KVF_MIB},
                       testbed.pattern + i * KVF_MIB);
     ucx_raw_wait_ended(raw, 2);
     testbed_wait_ended(to);
@@ -74,7 +60,7 @@ static void source__honest_pieces__arrive(void **state)
 static void source__illegal_piece__lane_ends_with_protocol_and_nothing_is_written(void **state)
 {
     (void)state;
-    static const struct ucx_header headers[] = {
+    static const struct lane_header headers[] = {
         {.read = 2, .length = 4096},                       /* never expected */
         {.read = 0, .length = 4096},                       /* no id */
         {.read = UINT64_MAX, .length = 4096},              /* never expected */
@@ -109,19 +95,19 @@ static void source__header_or_message_of_another_kind__protocol(void **state)
         size_t header_bytes, bytes;
         uint32_t flags;
     } messages[] = {
-        {0, 4096, RNDV},                                          /* no header */
-        {UCX_HEADER_BYTES - 1, 4096, RNDV},                       /* a short one */
-        {UCX_HEADER_BYTES + 1, 4096, RNDV},                       /* a long one */
-        {UCX_HEADER_BYTES, 4095, RNDV},                           /* less than it says */
-        {UCX_HEADER_BYTES, 2 * KVF_MIB, RNDV},                    /* more than it says */
-        {UCX_HEADER_BYTES, 4096, REPLY | UCP_AM_SEND_FLAG_EAGER}, /* not by rendezvous */
-        {UCX_HEADER_BYTES, 0, REPLY},                             /* nothing */
+        {0, 4096, RNDV},                                           /* no header */
+        {LANE_HEADER_BYTES - 1, 4096, RNDV},                       /* a short one */
+        {LANE_HEADER_BYTES + 1, 4096, RNDV},                       /* a long one */
+        {LANE_HEADER_BYTES, 4095, RNDV},                           /* less than it says */
+        {LANE_HEADER_BYTES, 2 * KVF_MIB, RNDV},                    /* more than it says */
+        {LANE_HEADER_BYTES, 4096, REPLY | UCP_AM_SEND_FLAG_EAGER}, /* not by rendezvous */
+        {LANE_HEADER_BYTES, 0, REPLY},                             /* nothing */
     };
     for (unsigned i = 0; i < sizeof(messages) / sizeof(messages[0]); i++) {
         struct ucx_raw *raw = ucx_raw_source();
         struct testbed_read *to = expect_three();
-        uint8_t header[UCX_HEADER_BYTES + 1] = {0};
-        ucx_header_write(&(struct ucx_header){.read = 1, .length = 4096}, header);
+        uint8_t header[LANE_HEADER_BYTES + 1] = {0};
+        lane_header_write(UCX_MARK, &(struct lane_header){.read = 1, .length = 4096}, header);
         ucx_raw_send(raw, UCX_PIECE_ID, header, messages[i].header_bytes, testbed.pattern,
                      messages[i].bytes, messages[i].flags);
         serve_until_closed(raw, &testbed.consumer);
@@ -158,7 +144,7 @@ static void source__pieces_for_blocks_that_were_taken_back__refused_and_counted(
     kvf_lane_withdraw(&to->read, 0);
     for (uint32_t i = 0; i < 3; i++)
         ucx_raw_piece(raw,
-                      &(struct ucx_header){.read = 1, .offset = i * KVF_MIB, .length = KVF_MIB},
+                      &(struct lane_header){.read = 1, .offset = i * KVF_MIB, .length = KVF_MIB},
                       testbed.pattern);
     ucx_raw_wait_ended(raw, 3);
     for (uint32_t i = 0; i < 3; i++)
@@ -182,7 +168,7 @@ static void source__more_pieces_than_it_may_have_under_way__protocol(void **stat
     testbed_expect(to);
     for (uint32_t i = 0; i < 12; i++)
         ucx_raw_piece(raw,
-                      &(struct ucx_header){.read = 1, .offset = i * KVF_MIB, .length = KVF_MIB},
+                      &(struct lane_header){.read = 1, .offset = i * KVF_MIB, .length = KVF_MIB},
                       testbed.pattern);
     /* All are announced; none can end while its source does not move: over RDMA they do, and then there is no excess. */
     for (unsigned i = 0; i < 100 && testbed.consumer.lane != NULL; i++) {
@@ -209,10 +195,10 @@ static void source__announces_and_stops__lane_ends_two_seconds_after_taking_back
         return;
     struct ucx_raw *raw = ucx_raw_source();
     struct testbed_read *to = expect_three();
-    ucx_raw_piece(raw, &(struct ucx_header){.read = 1, .length = KVF_MIB}, testbed.pattern);
+    ucx_raw_piece(raw, &(struct lane_header){.read = 1, .length = KVF_MIB}, testbed.pattern);
     ucx_raw_wait_ended(
         raw, 1); /* now they are connected, and the next announcement needs nothing more */
-    ucx_raw_piece(raw, &(struct ucx_header){.read = 1, .offset = KVF_MIB, .length = KVF_MIB},
+    ucx_raw_piece(raw, &(struct lane_header){.read = 1, .offset = KVF_MIB, .length = KVF_MIB},
                   testbed.pattern);
     testbed_serve_ms(100);
     uint64_t start = kvf_clock_now_ns();
@@ -275,7 +261,7 @@ static void consumer__sends_a_piece__protocol(void **state)
 {
     (void)state;
     struct ucx_raw *raw = ucx_raw_consumer();
-    ucx_raw_piece(raw, &(struct ucx_header){.read = 1, .length = 4096}, testbed.pattern);
+    ucx_raw_piece(raw, &(struct lane_header){.read = 1, .length = 4096}, testbed.pattern);
     serve_until_closed(raw, &testbed.source);
     assert_int_equal(testbed.source.closed.code, KVF_PROTOCOL);
     ucx_raw_end(raw);
@@ -291,7 +277,7 @@ static void stranger__who_knows_the_address__refused_and_counted_and_the_lane_go
     struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
     testbed_read_set(to, 0, 0, KVF_MIB, 0);
     testbed_expect(to);
-    ucx_raw_piece(stranger, &(struct ucx_header){.read = 1, .length = KVF_MIB},
+    ucx_raw_piece(stranger, &(struct lane_header){.read = 1, .length = KVF_MIB},
                   testbed.pattern + KVF_MIB);
     ucx_raw_wait_ended(stranger, 1);
     assert_int_equal(stranger->statuses[0], UCS_ERR_CANCELED);
@@ -300,7 +286,7 @@ static void stranger__who_knows_the_address__refused_and_counted_and_the_lane_go
     assert_int_equal(testbed_stats(&testbed.consumer).discarded_bytes, KVF_MIB);
     assert_int_equal(testbed_stats(&testbed.consumer).protocol_errors, 1);
     ucx_raw_end(stranger);
-    ucx_raw_piece(raw, &(struct ucx_header){.read = 1, .length = KVF_MIB}, testbed.pattern);
+    ucx_raw_piece(raw, &(struct lane_header){.read = 1, .length = KVF_MIB}, testbed.pattern);
     ucx_raw_wait_ended(raw, 1);
     testbed_wait_ended(to);
     assert_int_equal(to->ended_ok, 1);
@@ -397,7 +383,7 @@ static void link__source_closed_while_the_consumer_says_half__gone(void **state)
     ucx_raw_end(raw);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) TESTBED_TEST("ucx", function)
 
 int main(int argc, char **argv)
 {

@@ -26,7 +26,7 @@ static bool look_up(struct ucx_lane *lane, uint64_t id, struct kvf_lane_read **r
 }
 
 /* Where the piece goes, NULL where it is refused. False: it is illegal. */
-static bool find_block(struct ucx_lane *lane, const struct ucx_header *header,
+static bool find_block(struct ucx_lane *lane, const struct lane_header *header,
                        struct kvf_lane_block **found)
 {
     struct kvf_lane_read *read;
@@ -71,7 +71,7 @@ static void receive(struct ucx_lane *lane, struct kvf_lane_block *block, void *d
 }
 
 /* Is it a piece from the lane's other end, with what a piece has? */
-static bool is_piece(const struct ucx_lane *lane, const struct ucx_header *header, size_t bytes,
+static bool is_piece(const struct ucx_lane *lane, const struct lane_header *header, size_t bytes,
                      const ucp_am_recv_param_t *param)
 {
     return !lane->lane.is_source && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 &&
@@ -89,9 +89,9 @@ static bool accept_piece(struct ucx_lane *lane, const void *header_bytes, size_t
                          void *data, size_t bytes, const ucp_am_recv_param_t *param)
 {
     struct kvf_lane_block *block = NULL;
-    struct ucx_header header;
+    struct lane_header header;
     (void)ucx_pieces_settle(lane); /* many may come in one call of progress */
-    if (!ucx_header_read(header_bytes, header_count, &header) ||
+    if (header_count != LANE_HEADER_BYTES || !lane_header_read(UCX_MARK, header_bytes, &header) ||
         !is_piece(lane, &header, bytes, param) || !find_block(lane, &header, &block) ||
         (block != NULL && !ucx_lane_has_room(lane))) {
         ucx_lane_break(lane, lane_fail(KVF_PROTOCOL, 0));

@@ -156,9 +156,9 @@ static void heard_all(struct ucx_link *link)
         if (make_worker(link) && make_endpoint(link) &&
             say_hello(link, &lane_of(link)->nonces.accept))
             up(link);
-    } else if (!ucx_greeting.is_ours(link->heard)) {
+    } else if (!lane_greeting_is(&ucx_greeting, link->heard)) {
         lose(link, lane_fail(KVF_PROTOCOL, 0));
-    } else if (!ucx_greeting.has_nonce(link->heard, &lane_of(link)->nonces.accept)) {
+    } else if (!lane_greeting_has_nonce(link->heard, &lane_of(link)->nonces.accept)) {
         lose(link, lane_fail(KVF_DENIED, 0));
     } else if (make_endpoint(link)) {
         up(link);

@@ -81,12 +81,12 @@ void ucx_raw_send(struct ucx_raw *raw, unsigned id, const void *header, size_t h
     raw->begun++;
 }
 
-void ucx_raw_piece(struct ucx_raw *raw, const struct ucx_header *header, const void *data)
+void ucx_raw_piece(struct ucx_raw *raw, const struct lane_header *header, const void *data)
 {
-    static uint8_t bytes[UCX_RAW_SENDS][UCX_HEADER_BYTES]; /* UCX reads them when it likes */
+    static uint8_t bytes[UCX_RAW_SENDS][LANE_HEADER_BYTES]; /* UCX reads them when it likes */
     uint8_t *at = bytes[raw->begun % UCX_RAW_SENDS];
-    ucx_header_write(header, at);
-    ucx_raw_send(raw, UCX_PIECE_ID, at, UCX_HEADER_BYTES, data, header->length,
+    lane_header_write(UCX_MARK, header, at);
+    ucx_raw_send(raw, UCX_PIECE_ID, at, LANE_HEADER_BYTES, data, header->length,
                  UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY);
 }
 

@@ -38,7 +38,7 @@ void ucx_raw_end(struct ucx_raw *raw);
 void ucx_raw_send(struct ucx_raw *raw, unsigned id, const void *header, size_t header_bytes,
                   const void *data, size_t bytes, uint32_t flags);
 /* A piece of Read, as a source sends it. */
-void ucx_raw_piece(struct ucx_raw *raw, const struct ucx_header *header, const void *data);
+void ucx_raw_piece(struct ucx_raw *raw, const struct lane_header *header, const void *data);
 /* Serves both until this many sends have ended, a few seconds at most. */
 void ucx_raw_wait_ended(struct ucx_raw *raw, unsigned count);
 void ucx_raw_serve_ms(struct ucx_raw *raw, unsigned ms);

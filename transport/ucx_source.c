@@ -30,13 +30,13 @@ static void begin_piece(struct ucx_lane *lane, struct kvf_lane_block *block, uin
         .memory_type = UCS_MEMORY_TYPE_HOST,
         .cb.send = piece_sent,
     };
-    struct ucx_header header = {.read = block->read->id,
-                                .block = (uint32_t)(block - block->read->blocks),
-                                .offset = block->framed_bytes,
-                                .length = bytes};
+    struct lane_header header = {.read = block->read->id,
+                                 .block = (uint32_t)(block - block->read->blocks),
+                                 .offset = block->framed_bytes,
+                                 .length = bytes};
     struct ucx_piece *piece = ucx_piece_begin(lane, block, bytes);
     param.user_data = piece;
-    ucx_header_write(&header, piece->header);
+    lane_header_write(UCX_MARK, &header, piece->header);
     ucx_piece_started(
         lane, piece,
         ucx.ucp_am_send_nbx(lane->link.endpoint, UCX_PIECE_ID, piece->header, sizeof(piece->header),

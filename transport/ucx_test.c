@@ -20,20 +20,6 @@ static const int watched_signals[] = {SIGSEGV, SIGBUS, SIGILL,  SIGFPE,  SIGABRT
 
 static struct ucx_calls real;
 
-static int set_up(void **state)
-{
-    (void)state;
-    testbed_open("ucx");
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
 static struct kvf_status open_one(struct kvf_transport **transport, struct kvf_why *why)
 {
     const struct kvf_arena *arenas[] = {&testbed.source.arena};
@@ -399,7 +385,7 @@ static void traits__of_ucx__one_tenant_and_why(void **state)
     assert_int_equal(traits->lane_blocks, 0);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) TESTBED_TEST("ucx", function)
 
 int main(int argc, char **argv)
 {

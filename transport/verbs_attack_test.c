@@ -13,20 +13,6 @@
 #define PLACE 8192
 #define BYTES 10000
 
-static int set_up(void **state)
-{
-    (void)state;
-    testbed_open("verbs");
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
 /* ---- a lane whose consumer is a raw one ---- */
 
 static struct verbs_raw raw;
@@ -419,7 +405,7 @@ static void token__that_is_none_or_the_second__protocol(void **state)
     free(to);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) TESTBED_TEST("verbs", function)
 
 int main(int argc, char **argv)
 {

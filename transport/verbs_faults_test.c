@@ -92,13 +92,6 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
 static struct testbed_read *make(struct testbed_end *end, uint64_t landed)
 {
     struct testbed_read *read = testbed_read_make(end, 1, 7, BLOCKS);
@@ -197,7 +190,7 @@ static void no_windows__withdrawn_and_released__each_ends_once(void **state)
     verbs_faults_no_windows(false);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, testbed_tear_down)
 
 int main(int argc, char **argv)
 {

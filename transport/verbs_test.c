@@ -14,20 +14,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-static int set_up(void **state)
-{
-    (void)state;
-    testbed_open("verbs");
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
 /* ---- windows ---- */
 
 static struct testbed_read *make_small(struct testbed_end *end, uint64_t id, uint32_t count,
@@ -389,7 +375,7 @@ static void connect__where_nobody_listens__unavailable(void **state)
     assert_int_equal(end.closed.code, KVF_UNAVAILABLE);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) TESTBED_TEST("verbs", function)
 
 int main(int argc, char **argv)
 {
