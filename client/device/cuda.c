@@ -25,9 +25,9 @@ static struct kvf_status unsupported(struct kvf_why *why, const char *format, co
 }
 
 /* ISO C has no cast from an object's address to a function's. */
-static bool find(void *library, const char *symbol, void *function, size_t size)
+static bool find(void *handle, const char *symbol, void *function, size_t size)
 {
-    void *address = dlsym(library, symbol);
+    void *address = dlsym(handle, symbol);
     memcpy(function, &address, size);
     return address != NULL;
 }
@@ -35,7 +35,7 @@ static bool find(void *library, const char *symbol, void *function, size_t size)
 static const char *find_all(struct cuda_driver *driver)
 {
 #define CUDA_FIND(member, symbol, name, parameters)                                                \
-    if (!find(driver->library, symbol, &driver->member, sizeof(driver->member)))                   \
+    if (!find(driver->handle, symbol, &driver->member, sizeof(driver->member)))                    \
         return symbol;
     CUDA_FUNCTIONS(CUDA_FIND)
 #undef CUDA_FIND
@@ -43,13 +43,14 @@ static const char *find_all(struct cuda_driver *driver)
 }
 
 /* NODELETE: the real driver has threads that outlive a dlclose. */
-struct kvf_status cuda_load(const char *library, struct cuda_driver *driver, struct kvf_why *why)
+struct kvf_status cuda_load(const char *driver_path, struct cuda_driver *driver,
+                            struct kvf_why *why)
 {
-    if (library == NULL)
-        library = "libcuda.so.1";
+    if (driver_path == NULL)
+        driver_path = "libcuda.so.1";
     *driver =
-        (struct cuda_driver){.library = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
-    if (driver->library == NULL)
+        (struct cuda_driver){.handle = dlopen(driver_path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
+    if (driver->handle == NULL)
         return unsupported(why, "no CUDA driver", dlerror());
     const char *missing = find_all(driver);
     if (missing != NULL) {
@@ -68,7 +69,7 @@ struct kvf_status cuda_load(const char *library, struct cuda_driver *driver, str
 
 void cuda_unload(struct cuda_driver *driver)
 {
-    if (driver->library != NULL)
-        (void)dlclose(driver->library);
-    driver->library = NULL;
+    if (driver->handle != NULL)
+        (void)dlclose(driver->handle);
+    driver->handle = NULL;
 }

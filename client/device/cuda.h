@@ -75,14 +75,14 @@ struct cuda_memcpy2d {
     X(mem_free, "cuMemFree_v2", cuMemFree, (unsigned long long))
 
 struct cuda_driver {
-    void *library;
+    void *handle; /* dlopen's */
 #define CUDA_MEMBER(member, symbol, name, parameters) unsigned(*member) parameters;
     CUDA_FUNCTIONS(CUDA_MEMBER)
 #undef CUDA_MEMBER
 };
 
 /* Load it and initialise it. UNSUPPORTED: no such library, or it lacks a function. IO: cuInit's word. On an error nothing stays loaded. */
-KVF_MUST_USE struct kvf_status cuda_load(const char *library, struct cuda_driver *driver,
+KVF_MUST_USE struct kvf_status cuda_load(const char *driver_path, struct cuda_driver *driver,
                                          struct kvf_why *why);
 void cuda_unload(struct cuda_driver *driver);
 /* "CUDA_ERROR_..."; "" for a number without a name. */

@@ -72,7 +72,7 @@ struct kvf_status cuda_device_open(const struct kvf_device_options *options,
                                    struct cuda_device *cuda, struct kvf_why *why)
 {
     *cuda = (struct cuda_device){.ordinal = options->ordinal};
-    KVF_TRY(cuda_load(options->library, &cuda->driver, why));
+    KVF_TRY(cuda_load(options->driver_path, &cuda->driver, why));
     struct kvf_status status = find_device(cuda, options->context);
     if (!kvf_is_ok(status)) {
         status.code = KVF_UNSUPPORTED;

@@ -44,7 +44,7 @@ struct kvf_device_options {
     int ordinal; /* CUDA: which device, as the driver counts */
     /* CUDA: the CUcontext to work in; NULL: the device's primary one, which PyTorch uses too */
     void *context;
-    const char *library; /* CUDA: the driver's file; NULL: libcuda.so.1 */
+    const char *driver_path; /* CUDA: the driver's file; NULL: libcuda.so.1 */
 };
 
 /* Borrows options for the call; gives *device on OK only. UNSUPPORTED: no driver, one that lacks a function, or no such device. IO: the

@@ -15,7 +15,7 @@
 #define BLOCK (2 * LAYERS * CHUNK)
 #define WAIT_MS 10000u
 
-static const char *library;
+static const char *driver_path;
 static const struct fake_cuda *fake;
 
 static struct kvf_device *device;
@@ -30,7 +30,7 @@ static uint8_t content(uint64_t page, uint64_t offset, uint8_t seed)
 static int open_cuda(void **state)
 {
     (void)state;
-    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .library = library};
+    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .driver_path = driver_path};
     fake->reset();
     assert_int_equal(kvf_device_open(&options, &device, NULL).code, KVF_OK);
     geometry = (struct kvf_geometry){.model = "m",
@@ -78,13 +78,13 @@ static void open__no_driver__is_unsupported_in_words(void **state)
 {
     (void)state;
     struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA,
-                                         .library = "/nonexistent/libcuda.so"};
+                                         .driver_path = "/nonexistent/libcuda.so"};
     struct kvf_device *none = NULL;
     struct kvf_why why = {.text = ""};
     assert_int_equal(kvf_device_open(&options, &none, &why).code, KVF_UNSUPPORTED);
     assert_non_null(strstr(why.text, "no CUDA driver"));
     assert_null(none);
-    options.library = "libc.so.6"; /* a library, but no driver */
+    options.driver_path = "libc.so.6"; /* a library, but no driver */
     assert_int_equal(kvf_device_open(&options, &none, &why).code, KVF_UNSUPPORTED);
     assert_non_null(strstr(why.text, "cuInit"));
 }
@@ -92,7 +92,8 @@ static void open__no_driver__is_unsupported_in_words(void **state)
 static void open__no_such_device__is_unsupported_and_named(void **state)
 {
     (void)state;
-    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .library = library, .ordinal = 3};
+    struct kvf_device_options options = {
+        .kind = KVF_DEVICE_CUDA, .driver_path = driver_path, .ordinal = 3};
     struct kvf_device *none = NULL;
     struct kvf_why why = {.text = ""};
     fake->reset();
@@ -112,7 +113,7 @@ static void open__each_call_fails_once__leaves_nothing(void **state)
     } steps[] = {{FAKE_init, 1},          {FAKE_device_get, 1},     {FAKE_device_name, 1},
                  {FAKE_push, 1},          {FAKE_primary_retain, 1}, {FAKE_device_attribute, 1},
                  {FAKE_stream_create, 2}, {FAKE_event_create, 64}};
-    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .library = library};
+    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .driver_path = driver_path};
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         for (unsigned nth = 1; nth <= steps[i].last; nth++) {
             struct kvf_device *none = NULL;
@@ -135,7 +136,7 @@ static void open__a_context_of_the_callers__is_used_and_not_released(void **stat
     (void)state;
     int somewhere;
     struct kvf_device_options options = {
-        .kind = KVF_DEVICE_CUDA, .library = library, .context = &somewhere};
+        .kind = KVF_DEVICE_CUDA, .driver_path = driver_path, .context = &somewhere};
     fake->reset();
     assert_int_equal(kvf_device_open(&options, &device, NULL).code, KVF_OK);
     assert_string_equal(kvf_device_name(device), "fake device 0");
@@ -445,8 +446,8 @@ int main(int argc, char **argv)
     };
     if (argc < 2)
         return 2;
-    library = argv[1];
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    driver_path = argv[1];
+    void *handle = dlopen(driver_path, RTLD_NOW | RTLD_LOCAL);
     const struct fake_cuda *(*control)(void) = NULL;
     void *address = handle != NULL ? dlsym(handle, FAKE_CONTROL) : NULL;
     memcpy(&control, &address, sizeof(control));

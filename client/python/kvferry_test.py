@@ -47,7 +47,7 @@ class BindingTest(unittest.TestCase):
         os.environ[binding.ENVIRONMENT] = "/nowhere/libkvferry.so.0"
         try:
             with self.assertRaisesRegex(ImportError, f"/nowhere/.*{binding.ENVIRONMENT}"):
-                binding.library()
+                binding.loaded()
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -56,7 +56,7 @@ class BindingTest(unittest.TestCase):
         program = ("import sys, kvferry, kvferry.sglang, kvferry.vllm, kvferry.lmcache\n"
                    "bad = {'sglang', 'vllm', 'lmcache', 'torch', 'numpy'} & set(sys.modules)\n"
                    "assert not bad, bad\n"
-                   "assert kvferry.binding._library is None\n"
+                   "assert kvferry.binding._loaded is None\n"
                    "assert not hasattr(kvferry.vllm, 'Other')\n")
         environment = {**os.environ, "PYTHONPATH": HERE, binding.ENVIRONMENT: "/nowhere"}
         subprocess.run([sys.executable, "-B", "-c", program], env=environment, check=True)

@@ -11,12 +11,12 @@ static void must(const struct gpu *gpu, unsigned result, const char *what)
     exit(1);
 }
 
-struct kvf_status gpu_open(const char *library, struct gpu *gpu, struct kvf_why *why)
+struct kvf_status gpu_open(const char *driver_path, struct gpu *gpu, struct kvf_why *why)
 {
-    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .library = library};
+    struct kvf_device_options options = {.kind = KVF_DEVICE_CUDA, .driver_path = driver_path};
     int device;
     KVF_TRY(kvf_device_open(&options, &gpu->device, why));
-    KVF_TRY(cuda_load(library, &gpu->driver, why));
+    KVF_TRY(cuda_load(driver_path, &gpu->driver, why));
     must(gpu, gpu->driver.device_get(&device, 0), "cuDeviceGet");
     must(gpu, gpu->driver.primary_retain(&gpu->context, device), "cuDevicePrimaryCtxRetain");
     must(gpu, gpu->driver.push(gpu->context), "cuCtxPushCurrent");

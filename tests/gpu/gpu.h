@@ -14,8 +14,9 @@ struct gpu {
     struct CUstream_st *stream; /* of plain copies */
 };
 
-/* UNSUPPORTED with a line in *why: there is no device, or no driver. library: as in kvf_device_options. The context stays current. */
-KVF_MUST_USE struct kvf_status gpu_open(const char *library, struct gpu *gpu, struct kvf_why *why);
+/* UNSUPPORTED with a line in *why: there is no device, or no driver. driver_path: as in kvf_device_options. The context stays current. */
+KVF_MUST_USE struct kvf_status gpu_open(const char *driver_path, struct gpu *gpu,
+                                        struct kvf_why *why);
 void gpu_close(struct gpu *gpu);
 
 /* These end the program when anything fails. */

@@ -180,24 +180,24 @@ _FUNCTIONS = {
     "kvf_engine_next": (c_void_p, [c_void_p]),
 }
 
-_library: Optional[ctypes.CDLL] = None
+_loaded: Optional[ctypes.CDLL] = None
 
 
-def library() -> ctypes.CDLL:
+def loaded() -> ctypes.CDLL:
     """libkvferry, loaded at the first call. ImportError says what to do when it is not there or is another version."""
-    global _library
-    if _library is None:
+    global _loaded
+    if _loaded is None:
         path = os.environ.get(ENVIRONMENT) or LIBRARY
         try:
-            loaded = ctypes.CDLL(path)
+            opened = ctypes.CDLL(path)
         except OSError as error:
             raise ImportError(f"kvferry: {path} cannot be loaded ({error}): install libkvferry, or set {ENVIRONMENT} to its path") from error
         for name, (result, arguments) in _FUNCTIONS.items():
             try:
-                function = getattr(loaded, name)
+                function = getattr(opened, name)
             except AttributeError as error:
                 raise ImportError(f"kvferry: {path} has no {name}: it is older than this package, install the same version") from error
             function.restype = result
             function.argtypes = arguments
-        _library = loaded
-    return _library
+        _loaded = opened
+    return _loaded

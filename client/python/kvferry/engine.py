@@ -59,13 +59,13 @@ class Geometry(NamedTuple):
         texts = {name: getattr(self, name).encode() for name in ("model", "layout", "salt")}
         made = binding.Geometry(**{**self._asdict(), **texts})
         why = binding.Why()
-        if binding.library().kvf_geometry_check(made, why).code != Code.OK:
+        if binding.loaded().kvf_geometry_check(made, why).code != Code.OK:
             raise KvferryError(f"kvferry: {why.text.decode()}")
         return made
 
     def namespace(self, tenant: str) -> str:
         text = ctypes.create_string_buffer(binding.NAMESPACE_MAX_BYTES + 1)
-        if binding.library().kvf_geometry_namespace(self.to_c(), tenant.encode(), text).code != Code.OK:
+        if binding.loaded().kvf_geometry_namespace(self.to_c(), tenant.encode(), text).code != Code.OK:
             raise KvferryError(f"kvferry: {tenant!r} is no tenant's name: letters, digits, '.', '_' and '-', and not too long")
         return text.value.decode()
 
@@ -143,7 +143,7 @@ class Engine:
     """A connection to whichever daemon answers at socket_path; none needs to be there yet."""
 
     def __init__(self, socket_path: str, name: str = "", geometry: Optional[Geometry] = None):
-        self._lib = binding.library()
+        self._lib = binding.loaded()
         c_geometry = ctypes.pointer(geometry.to_c()) if geometry is not None else None
         options = binding.EngineOptions(socket_path=socket_path.encode(), name=name.encode(), geometry=c_geometry)
         handle, why = ctypes.c_void_p(), binding.Why()
