@@ -4,8 +4,8 @@
 #include "client/engine/engine_state.h"
 #include "client/engine/stats.h"
 
-#define COPY_PIECE_BYTES ((size_t)256 << 10) /* copied and checked while it is in the cache */
-#define COPY_TURN_BYTES ((uint64_t)1 << 20)  /* then others have their turn; a block is not cut */
+#define COPY_PIECE_BYTES ((size_t)16 << 10) /* copied and checked while it is in the first cache */
+#define COPY_TURN_BYTES ((uint64_t)1 << 20) /* then others have their turn; a block is not cut */
 
 static bool is_get(const struct kvf_op *op)
 {
