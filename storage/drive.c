@@ -1,5 +1,7 @@
 #include "storage/drive.h"
 
+#include "base/clock.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +15,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MARKER_NAME "kvferry.store"
 #define MARKER_TEMP_NAME "kvferry.store.new"
+#define WRITES_END_NS (10 * KVF_NS_PER_S)
+#define WRITES_PAUSE_NS (10 * KVF_NS_PER_MS)
 
 void kvf_segment_name(uint32_t number, char name[KVF_SEGMENT_NAME_BYTES])
 {
@@ -286,6 +291,28 @@ static int open_segment_file(struct kvf_drive *drive, const char *name, uint32_t
     return openat(drive->directory_fd, name, flags, 0600);
 }
 
+/* A daemon that was killed has left the directory at once, but the kernel may still be writing for it, and holds the
+ * segment's file until that has ended. What it writes must not land behind what we have read, or upon what we append. */
+static struct kvf_status wait_for_writes(const struct kvf_drive *drive, int fd, const char *name,
+                                         struct kvf_why *why)
+{
+    uint64_t end_ns = kvf_clock_now_ns() + WRITES_END_NS;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return kvf_why_set(why, fail(KVF_IO, errno),
+                               "%s/%s: the filesystem cannot lock it: use a local one, such as "
+                               "ext4 or xfs",
+                               drive->path, name);
+        if (kvf_clock_now_ns() >= end_ns)
+            return kvf_why_set(why, fail(KVF_BUSY, 0),
+                               "%s/%s: what the daemon before was writing has not ended: look at "
+                               "the kernel's log and the drive, then start again",
+                               drive->path, name);
+        (void)nanosleep(&(struct timespec){.tv_nsec = WRITES_PAUSE_NS}, NULL);
+    }
+    return kvf_ok();
+}
+
 static struct kvf_status open_segment(struct kvf_drive *drive, struct kvf_segment *segment,
                                       struct kvf_why *why)
 {
@@ -298,6 +325,7 @@ static struct kvf_status open_segment(struct kvf_drive *drive, struct kvf_segmen
                            strerror(errno),
                            errno == EMFILE ? ": raise the limit of open files (ulimit -n)"
                                            : ": look at the kernel's log and the drive");
+    KVF_TRY(wait_for_writes(drive, segment->fd, name, why));
     /* Everything here is aligned to pages: address, length and offset. */
     if (alignment != 0 && KVF_PAGE % alignment != 0)
         return kvf_why_set(

@@ -1,4 +1,5 @@
 /* Opening a store: what is refused, what is made of what is there, which engine it gets. On both engines. */
+#include "base/clock.h"
 #include "base/faulty_memory.h"
 #include "base/test.h"
 #include "storage/faulty.h"
@@ -12,6 +13,7 @@
 #include <linux/seccomp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,6 +41,53 @@ static void open__locked_by_another__busy(void **state)
     assert_non_null(strstr(f.why.text, f.path));
     struct fixture_block block;
     assert_int_equal(fixture_put(&f, &block, 1, 1).code, KVF_OK);
+    fixture_fini(&f);
+}
+
+/* What a daemon that was killed leaves behind while the kernel still writes for it: a description of the segment's file. */
+static int hold_segment(const struct fixture *f, const char *name)
+{
+    char path[128];
+    fixture_file_path(f, name, path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    return fd;
+}
+
+static void open__writes_of_the_daemon_before_under_way__waits_for_their_end(void **state)
+{
+    struct fixture f;
+    fixture_init(&f, host_engine(state), KVF_MIB);
+    fixture_open(&f);
+    fixture_close(&f);
+    int fd = hold_segment(&f, "segment-00001");
+    pid_t holder = fork();
+    assert_true(holder >= 0);
+    if (holder == 0) {
+        (void)usleep(300000);
+        _exit(0);
+    }
+    assert_int_equal(close(fd), 0); /* the child has the description now */
+    uint64_t start_ns = kvf_clock_now_ns();
+    fixture_open(&f);
+    assert_true(kvf_clock_now_ns() - start_ns >= 200 * KVF_NS_PER_MS);
+    assert_int_equal(waitpid(holder, NULL, 0), holder);
+    fixture_fini(&f);
+}
+
+static void open__writes_of_the_daemon_before_never_end__busy_and_untouched(void **state)
+{
+    struct fixture f;
+    struct fixture_block block;
+    fixture_init(&f, host_engine(state), KVF_MIB);
+    fixture_open(&f);
+    assert_int_equal(fixture_put(&f, &block, 1, 1).code, KVF_OK);
+    fixture_close(&f);
+    int fd = hold_segment(&f, "segment-00000");
+    expect_refused(&f, KVF_BUSY, "segment-00000");
+    assert_int_equal(close(fd), 0);
+    fixture_open(&f);
     fixture_fini(&f);
 }
 
@@ -344,6 +393,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open__locked_by_another__busy),
+        cmocka_unit_test(open__writes_of_the_daemon_before_under_way__waits_for_their_end),
+        cmocka_unit_test(open__writes_of_the_daemon_before_never_end__busy_and_untouched),
         cmocka_unit_test(open__foreign_directory__denied_and_untouched),
         cmocka_unit_test(open__directory_with_lost_and_found__is_empty),
         cmocka_unit_test(open__alignment_of_direct_io__fits_ours_or_is_refused),
