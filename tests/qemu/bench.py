@@ -42,6 +42,12 @@ def _die_with_parent():
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Guest:
     """One machine, on or off. `verdict`: None while it has none; 0 passed; else what its script ended with, or words."""
 
@@ -51,6 +57,7 @@ class Guest:
         self.verdict = None
         self.boots = 0
         self.partial = b""  # of a line on the console
+        self.ssh_port = _free_port() if bench.script.ssh else None
 
     @property
     def image(self):
@@ -66,6 +73,9 @@ class Guest:
         for at, wire in enumerate(self.wires):
             words += ["-netdev", f"socket,id=wire{at},fd={wire.fileno()}", "-device",
                       f"virtio-net-pci,netdev=wire{at},mac=52:54:00:00:0{at}:0{number},host_mtu=9000,romfile="]
+        if self.ssh_port:
+            words += ["-netdev", f"user,id=way,restrict=on,hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22", "-device",
+                      f"virtio-net-pci,netdev=way,mac=52:54:00:00:0f:0{number},romfile="]
         for name, more in (("host", ",readonly=on"), ("sync", "")):
             words += ["-virtfs", f"local,path={work}/{name},mount_tag={name},security_model=none{more}"]
         if os.path.exists(self.image):
@@ -79,6 +89,13 @@ class Guest:
 
     def console(self):
         return ["-serial", f"unix:{self.console_path},server=on,wait=off" if self.bench.manned else "stdio"]
+
+    def ssh_words(self):
+        """What stands before a command that is to run there. One connection serves all of them."""
+        work = self.bench.work
+        options = ["BatchMode=yes", "LogLevel=ERROR", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null",
+                   "ControlMaster=auto", "ControlPersist=10", f"ControlPath={work}/way.{self.role}", "ConnectTimeout=60"]
+        return ["ssh", "-F", "none", "-i", f"{work}/key", "-p", str(self.ssh_port), *[f"-o{option}" for option in options], "root@127.0.0.1"]
 
     @property
     def console_path(self):
@@ -144,7 +161,11 @@ class Bench:
         if self.script.certificates:
             names = [f"{role},IP:10.77.0.{number}" for number, role in enumerate("ab", 1)]
             subprocess.run([f"{TOP}/deploy/make-certs", f"{self.work}/host/tls", *names], check=True, stdout=subprocess.DEVNULL)
-        initramfs.build(f"{self.work}/initramfs", self.kernel, f"{HERE}/guest/init", programs)
+        if self.script.ssh:
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", f"{self.work}/key"], check=True)
+            shutil.copy2(f"{self.work}/key.pub", f"{self.work}/host/")
+        tools = ["dropbear", "dropbearkey"] if self.script.ssh else []
+        initramfs.build(f"{self.work}/initramfs", self.kernel, f"{HERE}/guest/init", programs, tools)
         wires = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(self.script.wires)]
         for role, ends in zip(self.script.roles, zip(*wires)):
             for end in ends:

@@ -8,7 +8,7 @@ import subprocess
 
 # Tools of this host that busybox lacks. Found along SEARCH; PACKAGES says where one that is missing comes from.
 TOOLS = "ip ss tc rdma mkfs.ext4 e2fsck dmsetup ibv_devices ibv_devinfo rping ib_read_bw".split()
-PACKAGES = "iproute2 e2fsprogs dmsetup ibverbs-utils rdmacm-utils perftest busybox-static"
+PACKAGES = "iproute2 e2fsprogs dmsetup ibverbs-utils rdmacm-utils perftest busybox-static dropbear-bin"
 SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # What no program names and libraries open when they run: the verbs provider, libgcc_s for threads that end, UCX.
 OPENED_LATER = ["/etc/libibverbs.d/rxe.driver", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
@@ -20,7 +20,7 @@ class Missing(Exception):
     """This host lacks a tool; the text says which."""
 
 
-def build(path, kernel, init, programs):
+def build(path, kernel, init, programs, more_tools=()):
     """Write the archive to `path`."""
     root = f"{path}.d"
     for folder in ("bin", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "proc", "sys", "dev", "tmp", "host", "sync", "drive"):
@@ -28,7 +28,7 @@ def build(path, kernel, init, programs):
     os.symlink("usr/lib", f"{root}/lib")
     os.symlink("usr/lib64", f"{root}/lib64")
     shutil.copy2(init, f"{root}/init")
-    tools = [_find(name) for name in TOOLS]
+    tools = [_find(name) for name in (*TOOLS, *more_tools)]
     shutil.copy2(_find("busybox"), f"{root}/bin/busybox")
     for tool in tools:
         shutil.copy2(os.path.realpath(tool), f"{root}/usr/bin/{os.path.basename(tool)}")

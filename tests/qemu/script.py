@@ -8,6 +8,7 @@
     #: drive a 1024                   an emulated NVMe drive of so many MiB at a; as often as needed
     #: programs //server:kvferryd     of the tree, to /host/bin; as often as needed
     #: certificates                   of a and b, in /host/tls
+    #: ssh                            a way in from this host (lib.sh's ssh_up answers there)
     #: limit 60                       seconds until it has failed
     #: by-name                        run only when it is named
 """
@@ -30,7 +31,7 @@ class Script:
         """`name` is a file of scripts/ or a path; None is a script that does nothing, for guests to sit down at."""
         self.path = None
         self.hosts, self.memory_mib, self.cpus, self.nodes, self.wires, self.limit_s = 1, 512, 1, 1, 1, 60
-        self.drives, self.programs, self.certificates, self.by_name = {}, [], False, False
+        self.drives, self.programs, self.certificates, self.ssh, self.by_name = {}, [], False, False, False
         if name is None:
             return
         self.path = name if "/" in name else f"{HERE}/scripts/{name}"
@@ -61,6 +62,8 @@ class Script:
                 self.programs += labels
             case ["certificates"]:
                 self.certificates = True
+            case ["ssh"]:
+                self.ssh = True
             case ["by-name"]:
                 self.by_name = True
             case _:

@@ -71,6 +71,20 @@ netem() { # WORDS...: what this guest sends is delayed, lost, ...: netem delay 5
 }
 netem_off() { must tc qdisc del dev eth0 root; }
 
+# ---- the way in: `#: ssh` ----
+
+ssh_up() { # this host's key lets it in as root, over a network of its own
+    local way=$(ls /sys/class/net | grep eth | tail -n 1)
+    must ip link set "$way" up
+    must ip address add 10.0.2.15/24 dev "$way"
+    mkdir -p -m 700 /root /root/.ssh
+    echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
+    must cp /host/key.pub /root/.ssh/authorized_keys
+    chmod 600 /root/.ssh/authorized_keys
+    must dropbearkey -t ed25519 -f /root/host.key >/dev/null
+    must dropbear -E -r /root/host.key -s -j -k -p 22
+}
+
 # ---- the drive: NVMe, below a device mapper's table so that it can be made to fail, with ext4 at /drive ----
 
 export DM_DISABLE_UDEV=1
