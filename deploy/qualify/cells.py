@@ -13,6 +13,8 @@ READY_S = 180      # a large pool takes a while to be pinned
 ENGINE_END_S = 10  # an engine that was told to end has unregistered by then
 DAEMON_END_S = 90  # above kvferryd's default --drain-timeout-s
 GAUGES_S = 10
+MEET_S = 30        # a firewall, or a name that does not resolve, shows at once; a busy host may need more than one try
+GREETING = ("bench/meet", "hello")
 EVICT_LOOP = 'while read -r _; do "$0" --run-dir "$1" evict --dram >/dev/null && echo evicted || echo failed; done'
 
 
@@ -153,6 +155,23 @@ class Cell:
         if code != 0:
             self.stop(f"the blocks could not be put at the source: {err.strip()}")
 
+    def meet(self):
+        """A block of its own, before anything counts: whether the two reach each other is said here, in words, and no restore
+        pays for the first handshake."""
+        source = self.pair["source"]
+        code, _, err = source.run(self.ferry("source", "put", *GREETING, "-"), b"hello")
+        if code != 0:
+            self.stop(f"no block can be put at the source: {err.strip()}")
+        words = self.ferry("consumer", "get", *GREETING, "-o", "-", "--source", f"{source.address}:{source.port}")
+        until = time.time() + MEET_S
+        while True:
+            code, out, err = self.pair["consumer"].run(words)
+            if code == 0 and out == "hello":
+                return
+            if time.time() > until:
+                self.stop(f"the consumer got nothing from the source in {MEET_S} s: {err.strip() or repr(out)}")
+            time.sleep(0.5)
+
     def start_engine(self):
         source = self.pair["source"]
         words = self.ferry("consumer", "bench", "engine", "--source", f"{source.address}:{source.port}", *self.bench_words())
@@ -215,6 +234,7 @@ class Cell:
         self.write("cell.json", {**self.plan, "hashes": {role: self.pair[role].hashes() for role in campaigns.ROLES},
                                  "arguments": {role: self.arguments(role) for role in campaigns.ROLES}})
         self.start_daemons()
+        self.meet()
         self.fill()
         self.stats_before()
         engine, evictor = self.start_engine(), self.start_evictor()
