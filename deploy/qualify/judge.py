@@ -237,6 +237,17 @@ def judge_cell(directory, campaign, plan):
     return CellFiles(directory, campaign, plan).judge()
 
 
+def transports(directory):
+    """What the cell's blocks came over; Wrong where the consumer does not say."""
+    received = []
+    for when in ("before", "after"):
+        lanes = _json(f"{directory}/stat-consumer-{when}.json").get("lanes")
+        if not isinstance(lanes, list) or not all(isinstance(lane, dict) for lane in lanes):
+            raise Wrong("lanes of the consumer are absent")
+        received.append({lane.get("transport"): _number(lane, "received_bytes") for lane in lanes})
+    return {name for name, count in received[1].items() if count > received[0].get(name, 0)}
+
+
 def times_ms(directory):
     """The measured restores: get and copy, in their order."""
     return [(sample["get_ns"] + sample["copy_ns"]) / 1e6 for sample in _lines(f"{directory}/samples.jsonl") if sample["kind"] == "restore"]
@@ -362,6 +373,13 @@ def judge(directory):
         wrong = judge_cell(f"{directory}/cells/{plan['directory']}", campaign, plan)
         if wrong:
             return invalid(*[f"cell {plan['directory']}: {text}" for text in wrong])
+    try:
+        for side in campaigns.SIDES:
+            used = set().union(*[transports(f"{directory}/cells/{plan['directory']}") for plan in plans if plan["side"] == side])
+            if len(used) != 1:
+                return invalid(f"the blocks of the {side} came over {', '.join(sorted(used)) or 'nothing'}: give flags one transport")
+    except Wrong as error:
+        return invalid(str(error))
     payloads = [_payload(directory, campaign, at) for at in range(len(campaign["payloads"]))]
     verdict, reasons = _decide(campaign, payloads)
     return {"verdict": verdict, "exit": EXITS[verdict], "reasons": reasons, "payloads": payloads}
