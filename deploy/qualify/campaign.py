@@ -5,7 +5,7 @@ import math
 
 SIDES = ("baseline", "candidate")
 ROLES = ("source", "consumer")
-KINDS = ("loopback", "netns", "ssh")
+KINDS = ("loopback", "netns", "guests", "ssh")
 # What the runner gives itself, per cell; a campaign that named them would undo fresh directories or the hosts' kind.
 OWN_FLAGS = {"run-dir", "node-id", "listen", "data-listen", "data-advertise", "http", "config", "ssd-path", "peer", "tls-cert",
              "tls-key", "tls-ca", "acl", "insecure-loopback", "check-config", "verify", "version", "help"}

@@ -1,9 +1,11 @@
-"""The two hosts of a campaign, and how commands reach them: on loopback, in two network namespaces, or over ssh.
+"""The two hosts of a campaign, and how commands reach them: on loopback, in two network namespaces, or over ssh, to guests of
+tests/qemu or wherever the campaign says.
 
 A host runs words, starts processes that stay, takes files, and gives everything back at the end. Processes are started with
 their pid in a file on the host, so that they can be ended there however the way to them broke."""
 
 import ipaddress
+import json
 import os
 import select
 import shlex
@@ -22,6 +24,9 @@ grep -m 1 'model name' /proc/cpuinfo; grep -E 'MemTotal|MemAvailable' /proc/memi
 echo "memlock $(ulimit -l) KiB"; echo "load $(cat /proc/loadavg)"; df -kT "$1" | tail -n 1
 cat /proc/sys/kernel/io_uring_disabled 2>/dev/null | sed 's/^/io_uring_disabled /'
 ldd --version 2>/dev/null | head -n 1; "$1/bin/kvferryd" --version; "$1/bin/kvferry" --version"""
+
+
+GUESTS = os.path.realpath(__file__ + "/../../../tests/qemu/hosts")
 
 
 class Unreachable(Exception):
@@ -77,6 +82,8 @@ class Host:
         self.role, self.spec = role, spec
         self.address, self.port = spec.get("address", "127.0.0.1"), spec.get("port", 9470)
         self.before = []  # words before each command, on this machine
+        self.ssh = spec.get("ssh")  # words that hand the command, as one word, to a shell on the host
+        self.place = spec.get("work", "/var/tmp")
         self.work = None
         self.processes = []
 
@@ -84,8 +91,8 @@ class Host:
 
     def words(self, words):
         words = [str(word) for word in words]
-        if self.spec["kind"] == "ssh":
-            return [*self.spec["ssh"], shlex.join(words)]
+        if self.ssh:
+            return [*self.ssh, shlex.join(words)]
         return [*self.before, *words]
 
     def run(self, words, data=b"", seconds=120):
@@ -114,7 +121,7 @@ class Host:
     # ---- life ----
 
     def open(self):
-        self.work = self.must(["sh", "-c", PREPARE, "sh", self.spec.get("work", "/var/tmp")])
+        self.work = self.must(["sh", "-c", PREPARE, "sh", self.place])
 
     def take(self, path, name, mode="0600"):
         """Copy a file of this machine to work/NAME there."""
@@ -168,6 +175,7 @@ class Pair:
         self.hosts = {role: Host(role, spec) for role, spec in campaign["hosts"].items()}
         self.kind = campaign["hosts"]["source"]["kind"]
         self.namespaces = []
+        self.guests = None
 
     def __getitem__(self, role):
         return self.hosts[role]
@@ -191,10 +199,23 @@ class Pair:
             self._ip("-n", name, "link", "set", "lo", "up")
             self._ip("-n", name, "link", "set", "kvf0", "up")
 
+    def _boot_guests(self, programs):
+        """Two, with soft-RoCE; they stay while the stdin of their command is open."""
+        self.guests = subprocess.Popen([GUESTS, *programs.values()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            there = json.loads(self.guests.stdout.readline())
+        except ValueError:
+            raise Unreachable(f"{GUESTS} ended with {self.guests.wait()}: the line above says why") from None
+        for role, guest in zip(("source", "consumer"), "ab"):
+            host = self.hosts[role]
+            host.ssh, host.address, host.place = (there[guest][name] for name in ("ssh", "address", "work"))
+
     def open(self, programs, make_certs, scratch):
         """programs: {name: path}. `scratch`: a directory of ours for keys; they are no part of the results."""
         if self.kind == "netns":
             self._make_namespaces()
+        if self.kind == "guests":
+            self._boot_guests(programs)
         if self.kind == "loopback":
             self.hosts["source"].port = _free_port()
         for host in self.hosts.values():
@@ -234,3 +255,5 @@ class Pair:
                 pass
         for name in self.namespaces:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        if self.guests:
+            self.guests.communicate()
