@@ -54,6 +54,10 @@ for language in c cc; do
     [ "$said" = "$(pkg-config --modversion kvferry) DEADLINE" ] || fail "an engine in $language said: $said"
 done
 
+# shellcheck disable=SC2046
+gcc -std=c17 -Wall -Wextra -Werror -o "$TEST_TMPDIR/prefill_decode" client/examples/prefill_decode.c \
+    $(pkg-config "$define" --cflags --libs kvferry)
+
 objdump -p "$root/lib/libkvferry.so" >"$TEST_TMPDIR/parts"
 grep -q 'SONAME.*libkvferry\.so\.0$' "$TEST_TMPDIR/parts" || fail "no soname"
 nm -D --defined-only "$root/lib/libkvferry.so" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort >"$TEST_TMPDIR/shown"

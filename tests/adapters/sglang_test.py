@@ -96,6 +96,16 @@ class HiCacheTest(fixture.DaemonCase):
         self.assertEqual([standins.content(page) for page in found], contents)
         self.assertEqual(standins.content(backend.get(name(2))), contents[2], "without a target the pool makes one")
 
+    def test_clear__blocks_of_others__stay_and_it_says_so(self):
+        pool = standins.HostPool()
+        backend = self.backend(self.daemon(), pool)
+        self.filled(pool, 2, "c")
+        self.assertEqual(backend.batch_set_v1(names(2), pool.of(0, 1)), [True, True])
+        with self.assertLogs("kvferry.sglang", "WARNING") as said:
+            self.assertIsNone(backend.clear())
+        self.assertIn("salt", said.output[0])
+        self.assertEqual(backend.batch_exists(names(2)), 2)
+
     # ---- who shares what ----
 
     def test_namespaces__other_bytes__are_other_blocks(self):

@@ -9,7 +9,7 @@
 Importing any of them imports no engine, and loads libkvferry only when an Engine is made.
 """
 
-from .engine import Code, Engine, Geometry, KvferryError, Op
+from .engine import Code, Dtype, Engine, Geometry, KvferryError, Op
 
-__all__ = ["Code", "Engine", "Geometry", "KvferryError", "Op"]
+__all__ = ["Code", "Dtype", "Engine", "Geometry", "KvferryError", "Op"]
 __version__ = "0.1.0"

@@ -122,6 +122,11 @@ class HiCacheBackend:
     def close(self) -> None:
         self.engine.close()
 
+    def clear(self) -> None:
+        """SGLang's /clear_hicache_storage_backend: blocks are other engines' and other nodes' as well, and stay."""
+        logger.warning("kvferry: clear() drops nothing, for other engines use these blocks; start with another \"salt\" to begin with none, "
+                       "or `kvferry evict --dram` to read from SSD")
+
     @property
     def engine(self) -> Engine:
         with self._opening:
