@@ -1,7 +1,7 @@
 /* Parts: the histogram, JSON, Prometheus text, the gauges as text. */
 #include "server/stats.h"
 
-#include <cjson/cJSON.h>
+#include "server/json.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -66,175 +66,104 @@ static void list_gauges(const struct kvf_stats *stats, struct gauge gauges[GAUGE
     memcpy(gauges, all, sizeof(all));
 }
 
-/* Length of the whole UTF-8 sequence at text, 0 when there is none. Overlong ones, surrogates and
- * what lies above U+10FFFF are none. */
-static size_t utf8_length(const unsigned char *text)
-{
-    const unsigned char first = text[0];
-    size_t length = first < 0x80   ? 1
-                    : first < 0xc2 ? 0
-                    : first < 0xe0 ? 2
-                    : first < 0xf0 ? 3
-                    : first < 0xf5 ? 4
-                                   : 0;
-    for (size_t at = 1; at < length; at++)
-        if ((text[at] & 0xc0) != 0x80)
-            return 0;
-    if ((first == 0xe0 && text[1] < 0xa0) || (first == 0xed && text[1] > 0x9f) ||
-        (first == 0xf0 && text[1] < 0x90) || (first == 0xf4 && text[1] > 0x8f))
-        return 0;
-    return length;
-}
-
-char *kvf_stats_utf8(const char *text)
-{
-    char *copy = strdup(text);
-    for (char *at = copy; at != NULL && *at != '\0';) {
-        size_t length = utf8_length((const unsigned char *)at);
-        if (length == 0)
-            *at = '?';
-        at += length > 0 ? length : 1;
-    }
-    return copy;
-}
-
 /* ---- JSON ---- */
-
-/* Every member that could not be added shows as `ok` false at the end, so the calls need no check
- * of their own. */
-struct json {
-    bool ok;
-};
-
-/* cJSON keeps numbers as doubles, exact only to 2^53: hand it the digits. */
-static void add_number(struct json *json, cJSON *object, const char *name, uint64_t value)
-{
-    char digits[24];
-    (void)snprintf(digits, sizeof(digits), "%" PRIu64, value);
-    json->ok = cJSON_AddRawToObject(object, name, digits) != NULL && json->ok;
-}
-
-static void add_text(struct json *json, cJSON *object, const char *name, const char *text)
-{
-    char *copy = kvf_stats_utf8(text);
-    json->ok = copy != NULL && cJSON_AddStringToObject(object, name, copy) != NULL && json->ok;
-    free(copy);
-}
-
-static cJSON *add_object(struct json *json, cJSON *object, const char *name)
-{
-    cJSON *child = cJSON_AddObjectToObject(object, name);
-    json->ok = child != NULL && json->ok;
-    return child;
-}
 
 static void add_drive(struct json *json, cJSON *array, const struct kvf_drive_stats *drive)
 {
-    cJSON *object = cJSON_CreateObject();
-    if (object == NULL || !cJSON_AddItemToArray(array, object)) {
-        cJSON_Delete(object);
-        json->ok = false;
-        return;
-    }
-    add_text(json, object, "path", drive->path);
-    add_number(json, object, "capacity_bytes", drive->capacity_bytes);
-    add_number(json, object, "used_bytes", drive->used_bytes);
-    add_number(json, object, "read_sets", drive->read_sets);
-    add_number(json, object, "read_sqes", drive->read_sqes);
-    add_number(json, object, "read_payload_bytes", drive->read_payload_bytes);
-    add_number(json, object, "read_device_bytes", drive->read_device_bytes);
-    add_number(json, object, "read_errors", drive->read_errors);
-    add_number(json, object, "write_payload_bytes", drive->write_payload_bytes);
-    add_number(json, object, "write_device_bytes", drive->write_device_bytes);
-    add_number(json, object, "write_syncs", drive->write_syncs);
-    add_number(json, object, "carried_blocks", drive->carried_blocks);
-    add_number(json, object, "carried_bytes", drive->carried_bytes);
-    add_number(json, object, "carries_failed", drive->carries_failed);
-    add_number(json, object, "registrations", drive->registrations);
-    add_number(json, object, "dropped", drive->dropped);
-    json->ok = cJSON_AddBoolToObject(object, "read_only", drive->read_only) != NULL && json->ok;
-    json->ok = cJSON_AddBoolToObject(object, "recovering", drive->recovering) != NULL && json->ok;
+    cJSON *object = json_element(json, array);
+    json_text(json, object, "path", drive->path);
+    json_number(json, object, "capacity_bytes", drive->capacity_bytes);
+    json_number(json, object, "used_bytes", drive->used_bytes);
+    json_number(json, object, "read_sets", drive->read_sets);
+    json_number(json, object, "read_sqes", drive->read_sqes);
+    json_number(json, object, "read_payload_bytes", drive->read_payload_bytes);
+    json_number(json, object, "read_device_bytes", drive->read_device_bytes);
+    json_number(json, object, "read_errors", drive->read_errors);
+    json_number(json, object, "write_payload_bytes", drive->write_payload_bytes);
+    json_number(json, object, "write_device_bytes", drive->write_device_bytes);
+    json_number(json, object, "write_syncs", drive->write_syncs);
+    json_number(json, object, "carried_blocks", drive->carried_blocks);
+    json_number(json, object, "carried_bytes", drive->carried_bytes);
+    json_number(json, object, "carries_failed", drive->carries_failed);
+    json_number(json, object, "registrations", drive->registrations);
+    json_number(json, object, "dropped", drive->dropped);
+    json_flag(json, object, "read_only", drive->read_only);
+    json_flag(json, object, "recovering", drive->recovering);
 }
 
 static void add_traffic(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
     const struct kvf_counters *counters = &stats->counters;
-    cJSON *pull = add_object(json, root, "pull");
-    add_number(json, pull, "reads", stats->pull.reads);
-    add_number(json, pull, "blocks", stats->pull.blocks);
-    add_number(json, pull, "bytes", stats->pull.bytes);
-    add_number(json, pull, "misses", stats->pull.misses);
-    cJSON *serve = add_object(json, root, "serve");
-    add_number(json, serve, "reads", counters->serve.reads);
-    add_number(json, serve, "blocks", counters->serve.blocks);
-    add_number(json, serve, "bytes", counters->serve.bytes);
-    add_number(json, serve, "busy", counters->serve.busy);
-    cJSON *puts = add_object(json, root, "puts");
-    add_number(json, puts, "blocks", counters->puts.blocks);
-    add_number(json, puts, "exists", counters->puts.exists);
-    add_number(json, puts, "busy", counters->puts.busy);
+    cJSON *pull = json_object(json, root, "pull");
+    json_number(json, pull, "reads", stats->pull.reads);
+    json_number(json, pull, "blocks", stats->pull.blocks);
+    json_number(json, pull, "bytes", stats->pull.bytes);
+    json_number(json, pull, "misses", stats->pull.misses);
+    cJSON *serve = json_object(json, root, "serve");
+    json_number(json, serve, "reads", counters->serve.reads);
+    json_number(json, serve, "blocks", counters->serve.blocks);
+    json_number(json, serve, "bytes", counters->serve.bytes);
+    json_number(json, serve, "busy", counters->serve.busy);
+    cJSON *puts = json_object(json, root, "puts");
+    json_number(json, puts, "blocks", counters->puts.blocks);
+    json_number(json, puts, "exists", counters->puts.exists);
+    json_number(json, puts, "busy", counters->puts.busy);
 }
 
 static void add_lanes(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
-    cJSON *lanes = cJSON_AddArrayToObject(root, "lanes");
-    json->ok = lanes != NULL && json->ok;
-    for (size_t at = 0; lanes != NULL && at < stats->lane_count; at++) {
-        cJSON *lane = cJSON_CreateObject();
-        if (lane == NULL || !cJSON_AddItemToArray(lanes, lane)) {
-            cJSON_Delete(lane);
-            json->ok = false;
-            return;
-        }
+    cJSON *lanes = json_array(json, root, "lanes");
+    for (size_t at = 0; at < stats->lane_count; at++) {
+        cJSON *lane = json_element(json, lanes);
         const struct kvf_lane_traffic *traffic = &stats->lanes[at];
-        add_text(json, lane, "transport", traffic->transport);
-        add_number(json, lane, "sent_bytes", traffic->lanes.sent_bytes);
-        add_number(json, lane, "received_bytes", traffic->lanes.received_bytes);
-        add_number(json, lane, "discarded_bytes", traffic->lanes.discarded_bytes);
-        add_number(json, lane, "protocol_errors", traffic->lanes.protocol_errors);
+        json_text(json, lane, "transport", traffic->transport);
+        json_number(json, lane, "sent_bytes", traffic->lanes.sent_bytes);
+        json_number(json, lane, "received_bytes", traffic->lanes.received_bytes);
+        json_number(json, lane, "discarded_bytes", traffic->lanes.discarded_bytes);
+        json_number(json, lane, "protocol_errors", traffic->lanes.protocol_errors);
     }
 }
 
 static void add_memory(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
-    cJSON *pool = add_object(json, root, "pool");
-    add_number(json, pool, "bytes", stats->pool.bytes);
-    add_number(json, pool, "dirty", stats->pool.dirty);
-    add_number(json, pool, "pull", stats->pool.pull);
-    add_number(json, pool, "serve", stats->pool.serve);
-    add_number(json, pool, "clean", stats->pool.clean);
-    cJSON *index = add_object(json, root, "index");
-    add_number(json, index, "blocks", stats->index.blocks);
-    add_number(json, index, "bytes", stats->index.bytes);
-    add_number(json, index, "ssd_evicted_blocks", stats->index.evicted_blocks);
-    cJSON *query = add_object(json, root, "query");
-    add_number(json, query, "bytes", stats->query.bytes);
-    add_number(json, query, "peak_bytes", stats->query.peak_bytes);
-    add_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
-    add_number(json, query, "peak_identity_bytes", stats->query.peak_identity_bytes);
-    add_number(json, query, "waited", stats->query.waited);
-    add_number(json, root, "coalesced_loads", stats->counters.coalesced_loads);
+    cJSON *pool = json_object(json, root, "pool");
+    json_number(json, pool, "bytes", stats->pool.bytes);
+    json_number(json, pool, "dirty", stats->pool.dirty);
+    json_number(json, pool, "pull", stats->pool.pull);
+    json_number(json, pool, "serve", stats->pool.serve);
+    json_number(json, pool, "clean", stats->pool.clean);
+    cJSON *index = json_object(json, root, "index");
+    json_number(json, index, "blocks", stats->index.blocks);
+    json_number(json, index, "bytes", stats->index.bytes);
+    json_number(json, index, "ssd_evicted_blocks", stats->index.evicted_blocks);
+    cJSON *query = json_object(json, root, "query");
+    json_number(json, query, "bytes", stats->query.bytes);
+    json_number(json, query, "peak_bytes", stats->query.peak_bytes);
+    json_number(json, query, "peak_instance_bytes", stats->query.peak_instance_bytes);
+    json_number(json, query, "peak_identity_bytes", stats->query.peak_identity_bytes);
+    json_number(json, query, "waited", stats->query.waited);
+    json_number(json, root, "coalesced_loads", stats->counters.coalesced_loads);
 }
 
 static void add_tenant(struct json *json, cJSON *tenants, const struct kvf_tenant *tenant, bool ssd)
 {
-    cJSON *object = add_object(json, tenants, tenant->name);
-    add_number(json, object, "dram_bytes", tenant->used_bytes[KVF_SHARE_DRAM]);
+    cJSON *object = json_object(json, tenants, tenant->name);
+    json_number(json, object, "dram_bytes", tenant->used_bytes[KVF_SHARE_DRAM]);
     if (kvf_tenant_has_share(tenant, KVF_SHARE_DRAM))
-        add_number(json, object, "dram_limit_bytes", tenant->limit_bytes[KVF_SHARE_DRAM]);
+        json_number(json, object, "dram_limit_bytes", tenant->limit_bytes[KVF_SHARE_DRAM]);
     if (!ssd)
         return;
-    add_number(json, object, "ssd_bytes", tenant->used_bytes[KVF_SHARE_SSD]);
+    json_number(json, object, "ssd_bytes", tenant->used_bytes[KVF_SHARE_SSD]);
     if (kvf_tenant_has_share(tenant, KVF_SHARE_SSD))
-        add_number(json, object, "ssd_limit_bytes", tenant->limit_bytes[KVF_SHARE_SSD]);
-    add_number(json, object, "ssd_shed_blocks", tenant->shed_blocks);
+        json_number(json, object, "ssd_limit_bytes", tenant->limit_bytes[KVF_SHARE_SSD]);
+    json_number(json, object, "ssd_shed_blocks", tenant->shed_blocks);
 }
 
 static void add_tenants(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
     if (stats->tenants == NULL)
         return;
-    cJSON *tenants = add_object(json, root, "tenants");
+    cJSON *tenants = json_object(json, root, "tenants");
     const struct kvf_tenant *tenant = NULL;
     while ((tenant = kvf_tenants_next(stats->tenants, tenant)) != NULL)
         add_tenant(json, tenants, tenant, stats->drive_count > 0);
@@ -243,11 +172,11 @@ static void add_tenants(struct json *json, cJSON *root, const struct kvf_stats *
 static void add_drain(struct json *json, cJSON *root, const struct kvf_stats *stats)
 {
     struct gauge gauges[GAUGES];
-    cJSON *drain = add_object(json, root, "drain");
+    cJSON *drain = json_object(json, root, "drain");
     list_gauges(stats, gauges);
     for (size_t at = 0; at < GAUGES; at++)
         if (gauges[at].present)
-            add_number(json, drain, gauges[at].name, gauges[at].value);
+            json_number(json, drain, gauges[at].name, gauges[at].value);
 }
 
 char *kvf_stats_json(const struct kvf_stats *stats)
@@ -256,21 +185,20 @@ char *kvf_stats_json(const struct kvf_stats *stats)
     cJSON *root = cJSON_CreateObject();
     if (root == NULL)
         return NULL;
-    add_text(&json, root, "node_id", stats->node_id);
-    add_text(&json, root, "state", stats->state);
+    json_text(&json, root, "node_id", stats->node_id);
+    json_text(&json, root, "state", stats->state);
     if (stats->degraded != NULL)
-        add_text(&json, root, "degraded", stats->degraded);
+        json_text(&json, root, "degraded", stats->degraded);
     if (stats->waits_for != NULL)
-        add_text(&json, root, "waits_for", stats->waits_for);
-    add_number(&json, root, "boot_epoch", stats->boot_epoch);
-    add_text(&json, root, "transport", stats->transport);
-    add_number(&json, root, "read_batch_mib", stats->read_batch_mib);
+        json_text(&json, root, "waits_for", stats->waits_for);
+    json_number(&json, root, "boot_epoch", stats->boot_epoch);
+    json_text(&json, root, "transport", stats->transport);
+    json_number(&json, root, "read_batch_mib", stats->read_batch_mib);
     add_traffic(&json, root, stats);
     add_lanes(&json, root, stats);
     add_memory(&json, root, stats);
-    cJSON *ssd = stats->drive_count > 0 ? cJSON_AddArrayToObject(root, "ssd") : NULL;
-    json.ok = (ssd != NULL || stats->drive_count == 0) && json.ok;
-    for (size_t at = 0; ssd != NULL && at < stats->drive_count; at++)
+    cJSON *ssd = stats->drive_count > 0 ? json_array(&json, root, "ssd") : NULL;
+    for (size_t at = 0; at < stats->drive_count; at++)
         add_drive(&json, ssd, &stats->drives[at]);
     add_tenants(&json, root, stats);
     add_drain(&json, root, stats);
@@ -414,7 +342,7 @@ static bool print_drives(FILE *out, const struct kvf_stats *stats)
             const struct kvf_drive_stats *drive = &stats->drives[at];
             const uint64_t values[] = {drive->capacity_bytes, drive->used_bytes, drive->read_only,
                                        drive->recovering};
-            char *path = kvf_stats_utf8(drive->path);
+            char *path = kvf_json_utf8(drive->path);
             if (path == NULL)
                 return false;
             labelled(out, metrics[metric].name, "path", path, values[metric]);

@@ -120,9 +120,6 @@ struct kvf_stats {
     const struct kvf_tenants *tenants; /* NULL: none has a share */
 };
 
-/* A malloc'ed copy that is UTF-8: paths may hold any bytes, JSON and Prometheus may not. Bytes that are no text become
- * '?'. NULL when memory is out. */
-char *kvf_stats_utf8(const char *text);
 /* The JSON of `stat --json`, malloc'ed text; NULL when memory is out. */
 char *kvf_stats_json(const struct kvf_stats *stats);
 /* Prometheus text format 0.0.4, malloc'ed; NULL when memory is out. */
