@@ -20,7 +20,7 @@
 #include "proto/scratch.h"
 
 #define DIALOG_BLOCKS KVF_WIRE_MAX_BLOCKS /* of one request */
-#define DIALOG_LATE_MAX 64u               /* requests given up whose answers are still to come */
+#define DIALOG_LATE_MAX 512u              /* requests given up whose answers are still to come */
 /* The daemon answers at the deadline; this long we wait for it to arrive. */
 #define DIALOG_GRACE_MS 2000u
 #define DIALOG_TELL_TIMEOUT_MS 5000u
@@ -92,6 +92,11 @@ KVF_MUST_USE struct kvf_status dialog_more(struct kvf_client *client, uint64_t d
  * full, nothing was sent. */
 KVF_MUST_USE struct kvf_status dialog_send(struct kvf_client *client,
                                            Kvferry__EngineRequest *request);
+/* One more request may be sent while so many are awaited. */
+static inline bool dialog_has_room(const struct kvf_client *client, size_t awaited)
+{
+    return awaited + client->late_count < DIALOG_LATE_MAX;
+}
 /* Take one message without waiting. OK: *reply is an answer to a request that `is_awaited` knows, not judged yet, and borrowed until the next
  * call; or NULL: it was something else, and is dealt with. BUSY: nothing is there. Otherwise the session has ended. */
 typedef bool dialog_is_awaited(void *context, uint64_t id);
@@ -102,7 +107,8 @@ KVF_MUST_USE struct kvf_status dialog_receive(struct kvf_client *client,
 KVF_MUST_USE struct kvf_status dialog_judge(struct kvf_client *client,
                                             Kvferry__EngineRequest__MessageCase kind,
                                             const Kvferry__EngineReply *reply);
-/* Nobody waits for this answer any more: it is cancelled, and what it brings goes back when it comes. */
+/* Nobody waits for this answer any more: it is cancelled, and what it brings goes back when it comes. With DIALOG_LATE_MAX of them the session
+ * ends: who has several requests on the way keeps these and the late ones together below that (dialog_has_room). */
 void dialog_give_up(struct kvf_client *client, uint64_t id,
                     Kvferry__EngineRequest__MessageCase kind);
 

@@ -185,6 +185,8 @@ static bool ask(struct kvf_engine *engine, struct kvf_op *op)
 {
     struct op_own *own = op_own(op);
     struct request request;
+    if (!dialog_has_room(engine->current->client, engine->awaited))
+        return false; /* until an answer comes */
     fill_request(engine, op, &request);
     struct kvf_status status = dialog_send(engine->current->client, &request.message);
     if (status.code == KVF_BUSY) {
@@ -193,6 +195,7 @@ static bool ask(struct kvf_engine *engine, struct kvf_op *op)
         op_stop(engine, op, status);
     } else {
         own->request = request.message.id;
+        engine->awaited++;
         own->stage = own->stage == OP_SEALED ? OP_COMMITTING : OP_ASKED;
     }
     return false;
@@ -357,6 +360,7 @@ void op_take(struct kvf_engine *engine, struct kvf_op *op, const Kvferry__Engine
     struct op_own *own = op_own(op);
     uint8_t stage = own->stage;
     own->request = 0;
+    engine->awaited--;
     struct kvf_status status = dialog_judge(engine->current->client, kind_of(op, stage), reply);
     if (kvf_is_ok(status) && stage == OP_COMMITTING)
         status = take_committed(engine, op, reply);
@@ -504,9 +508,12 @@ bool op_step(struct kvf_engine *engine, struct kvf_op *op)
 void op_stop(struct kvf_engine *engine, struct kvf_op *op, struct kvf_status status)
 {
     struct op_own *own = op_own(op);
-    if (own->request != 0 && engine->current != NULL && !engine->current->client->ended)
-        dialog_give_up(engine->current->client, own->request, kind_of(op, own->stage));
-    own->request = 0;
+    if (own->request != 0) {
+        engine->awaited--;
+        if (engine->current != NULL && !engine->current->client->ended)
+            dialog_give_up(engine->current->client, own->request, kind_of(op, own->stage));
+        own->request = 0;
+    }
     if (engine->current != NULL && !op_is_in_place(op))
         give_back_page(engine, op);
     end(engine, op, status);

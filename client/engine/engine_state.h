@@ -104,6 +104,7 @@ struct kvf_engine {
     uint64_t retry_ns, pause_ns;
     struct kvf_stats counted;            /* of running operations: not in stats yet */
     struct release taken[DIALOG_BLOCKS]; /* releases that are being told to the daemon */
+    size_t awaited;                      /* operations whose answer is to come */
     bool socket_full;
     struct kvf_put puts[DIALOG_BLOCKS]; /* a page while it is asked for or answered */
     struct kvf_get_block blocks[DIALOG_BLOCKS];

@@ -423,6 +423,52 @@ static void get__no_answer_by_the_deadline__ends_and_gives_back_what_comes_late(
     free(items);
 }
 
+#define MANY (DIALOG_LATE_MAX + 100u)
+
+/* More operations than answers may be outstanding, all taken back at once: what they asked for is owed still, and the session, with all
+ * that others hold, goes on. */
+static void cancel__more_than_a_daemon_may_owe__the_session_goes_on(void **state)
+{
+    (void)state;
+    struct kvf_item *items = make_items(MANY, 0, NULL);
+    struct kvf_op *ops = calloc(MANY, sizeof(*ops));
+    uint64_t *ids = calloc(MANY, sizeof(*ids));
+    const Kvferry__EngineRequest *request;
+    size_t asked = 0, ended = 0;
+    for (size_t i = 0; i < MANY; i++) {
+        ops[i] = make_op(KVF_OP_GET, &items[i], 1);
+        submit(&ops[i]);
+    }
+    while (asked < DIALOG_LATE_MAX)
+        ids[asked++] = fake_await(&fake, GET)->id;
+    (void)poll(NULL, 0, 50);
+    assert_null(fake_take(&fake)); /* the others wait */
+    for (size_t i = 0; i < MANY; i++)
+        kvf_engine_cancel(engine, &ops[i]);
+    for (unsigned ms = 0; ended < MANY && ms < WAIT_MS; ms++) {
+        for (struct kvf_op *op; (op = kvf_engine_next(engine)) != NULL; ended++)
+            assert_int_equal(op->status.code, KVF_CANCELLED);
+        while ((request = fake_take(&fake)) != NULL)
+            assert_int_equal(request->message_case, CANCEL);
+        (void)poll(NULL, 0, 1);
+    }
+    assert_int_equal(ended, MANY);
+    static struct kvf_op last;
+    last = make_op(KVF_OP_GET, items, 1);
+    submit(&last);
+    for (size_t i = 0; i < asked; i++)
+        fake_refuse(&fake, ids[i], KVF_CANCELLED, "as asked");
+    uint64_t id = fake_await(&fake, GET)->id;
+    fake_ready(&fake, id, 1);
+    await_end(&last);
+    assert_int_equal(last.status.code, KVF_OK);
+    assert_int_equal(mapped_calls, 1); /* registered once */
+    kvf_engine_release(engine, items, 1);
+    free(ids);
+    free(ops);
+    free(items);
+}
+
 static void cancel__a_get_that_waits__ends_with_cancelled(void **state)
 {
     (void)state;
@@ -642,6 +688,7 @@ int main(void)
         WITH_ENGINE(submit__what_makes_no_sense__starts_nothing),
         WITH_ENGINE(get__no_answer_by_the_deadline__ends_and_gives_back_what_comes_late),
         WITH_ENGINE(cancel__a_get_that_waits__ends_with_cancelled),
+        WITH_ENGINE(cancel__more_than_a_daemon_may_owe__the_session_goes_on),
         WITH_ENGINE(put__the_commit_is_not_answered__the_places_go_back),
         cmocka_unit_test_teardown(engine__no_daemon__answers_at_once_and_finds_the_next_one,
                                   tear_down),
