@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#define HURRY_NS (200 * KVF_NS_PER_MS)
+
 static struct kvf_status get_fail(enum kvf_code code)
 {
     return kvf_fail(KVF_MODULE_SERVER, code, 0);
@@ -72,7 +74,7 @@ static void recovery_told(struct kvf_await *await)
 static void plan_unknown(struct get *get, struct get_item *item)
 {
     struct kvf_awaited *awaited = get->gets->awaited;
-    if (item->not_read || !kvf_awaited_is_open(awaited)) {
+    if (item->not_read || !kvf_awaited_is_open(awaited) || get->hurries) {
         miss(item, item->code == KVF_OK ? KVF_NOT_FOUND : item->code);
     } else if (get->lookup_only) {
         miss(item, KVF_PENDING);
@@ -99,7 +101,9 @@ static void plan_item(struct get *get, struct get_item *item)
     bool here = find_usable(get, item, &found);
     if (here && found.state == KVF_ENTRY_PULLING && get->lookup_only)
         here = false; /* not yet, and perhaps never */
-    if (here && found.state == KVF_ENTRY_PENDING && !get->lookup_only) {
+    if (here && found.state == KVF_ENTRY_PENDING && get->hurries) {
+        miss(item, KVF_DEADLINE);
+    } else if (here && found.state == KVF_ENTRY_PENDING && !get->lookup_only) {
         get_item_set_state(item, GET_PENDING);
         item->watch.settled = settled;
         get->waits++;
@@ -125,15 +129,22 @@ static bool is_before_admission(const struct get_item *item)
     return item->state <= GET_PLANNED;
 }
 
+static void stop_watching(struct get *get, struct get_item *item)
+{
+    if (item->state != GET_PENDING)
+        return;
+    if (item->awaits)
+        kvf_awaited_remove(get->gets->awaited, &item->await);
+    else
+        kvf_entry_unwatch(&item->watch);
+    item->awaits = false;
+    get->waits--;
+}
+
 /* Take an item back that holds nothing yet. */
 static void give_up(struct get *get, struct get_item *item, enum kvf_code code)
 {
-    if (item->state == GET_PENDING && item->awaits)
-        kvf_awaited_remove(get->gets->awaited, &item->await);
-    else if (item->state == GET_PENDING)
-        kvf_entry_unwatch(&item->watch);
-    get->waits -= item->state == GET_PENDING;
-    item->awaits = false;
+    stop_watching(get, item);
     miss(item, code);
 }
 
@@ -564,6 +575,26 @@ static void deadline(struct kvf_timer *timer)
     end_early(kvf_container(timer, struct get, timer), KVF_DEADLINE);
 }
 
+/* Most of its time is over: one key that is pending must not cost it all the others. Where there are none it is waited for to the end. */
+static void hurry(struct kvf_timer *timer)
+{
+    struct get *get = kvf_container(timer, struct get, timer);
+    get->timer.fire = deadline;
+    kvf_timer_start(get->gets->loop, &get->timer, get->deadline_ns);
+    if (get->request.state != KVF_REQUEST_IDLE || !has_planned(get))
+        return;
+    get->hurries = true;
+    for (uint32_t i = 0; i < get->item_count; i++) {
+        struct get_item *item = &get->items[i];
+        if (item->state != GET_PENDING)
+            continue;
+        stop_watching(get, item);
+        get_item_set_state(item, GET_NEW);
+    }
+    get_hurry_sources(get);
+    get_step(get);
+}
+
 /* ---- the caller's side ---- */
 
 struct get *get_create(struct gets *gets, uint32_t item_count)
@@ -580,7 +611,7 @@ struct get *get_create(struct gets *gets, uint32_t item_count)
     get->item_count = item_count;
     for (uint32_t i = 0; i < item_count; i++)
         get->items[i].get = get;
-    get->timer.fire = deadline;
+    get->timer.fire = hurry;
     get->request.class = KVF_CLASS_PULL;
     get->request.admit = admit;
     gets->open++;
@@ -591,7 +622,9 @@ void get_start(struct get *get)
 {
     get->request.party = get->party;
     get->request.tenant = kvf_tenants_enter(kvf_index_tenants(get->gets->index), get->ns);
-    kvf_timer_start(get->gets->loop, &get->timer, get->deadline_ns);
+    uint64_t left_ns = kvf_clock_left_ns(get->deadline_ns, kvf_clock_now_ns()) / 4;
+    kvf_timer_start(get->gets->loop, &get->timer,
+                    get->deadline_ns - (left_ns < HURRY_NS ? left_ns : HURRY_NS));
     get_step(get);
 }
 

@@ -8,7 +8,8 @@
  *
  * A block that fails in one place is asked for in the next (other copies, other sources) while time
  * is left. What would end as a miss while recovery may still find it waits for that, without an
- * extent. At the deadline what is not there is a miss; the caller hears at once, while loads that
+ * extent. What is still pending when a quarter of the time is left (at most 200 ms) is a miss, if others wait with it, so
+ * that these can be had by then. At the deadline what is not there is a miss; the caller hears at once, while loads that
  * cannot stop keep their charge until they have. The struct frees itself when it is answered (or
  * dropped), all blocks are released and no load is left. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_GET_H
@@ -108,6 +109,7 @@ struct get {
     uint32_t *lookup_items; /* which item each block of the look-up is */
     unsigned lookup_tries;
     uint32_t waits; /* items that wait for a commit, an answer or a load */
+    bool hurries;   /* the last of its time: what is pending now is not waited for */
     bool lookup_open, answered_done, dropped, working;
 };
 

@@ -27,6 +27,15 @@ const char *get_source_address(const struct get *get, uint32_t k)
 
 /* ---- asking sources how long a block is ---- */
 
+/* Not from this source, for that reason: the next one may have it. */
+static void pass_source(struct get_item *item, enum kvf_code code)
+{
+    item->code = code;
+    item->pending = false;
+    item->source++;
+    get_item_set_state(item, GET_NEW);
+}
+
 static void take_answer(struct get *get, struct get_item *item,
                         const struct kvf_lookup_block *block)
 {
@@ -39,12 +48,12 @@ static void take_answer(struct get *get, struct get_item *item,
         item->tier = block->tier;
         item->origin = KVF_ORIGIN_REMOTE;
         get_item_set_state(item, GET_PLANNED);
+    } else if (block->status.code == KVF_PENDING && get->hurries) {
+        pass_source(item, KVF_DEADLINE);
     } else if (block->status.code == KVF_PENDING && !get->lookup_only) {
         item->pending = true;
     } else {
-        item->code = block->status.code == KVF_OK ? KVF_NOT_FOUND : block->status.code;
-        item->source++;
-        get_item_set_state(item, GET_NEW);
+        pass_source(item, block->status.code == KVF_OK ? KVF_NOT_FOUND : block->status.code);
     }
 }
 
@@ -55,6 +64,15 @@ static void ask_again(struct kvf_timer *timer)
         get->items[i].pending = false;
     get->waits--;
     get_step(get);
+}
+
+void get_hurry_sources(struct get *get)
+{
+    for (uint32_t i = 0; i < get->item_count; i++)
+        if (get->items[i].pending)
+            pass_source(&get->items[i], KVF_DEADLINE);
+    get->waits -= get->lookup_timer.armed;
+    kvf_timer_stop(get->gets->loop, &get->lookup_timer);
 }
 
 static void pause_asking(struct get *get)
@@ -90,11 +108,8 @@ static void ask_failed(struct get *get, uint32_t source, enum kvf_code code)
 {
     for (uint32_t i = 0; i < get->item_count; i++) {
         struct get_item *item = &get->items[i];
-        if (!is_to_ask(item, source))
-            continue;
-        item->code = code;
-        item->source++;
-        get_item_set_state(item, GET_NEW);
+        if (is_to_ask(item, source))
+            pass_source(item, code);
     }
 }
 

@@ -12,6 +12,8 @@ const char *get_source_address(const struct get *get, uint32_t k);
 /* Start what is to be asked next, if anything. True: it is on its way (and counted in `waits`) or
  * there is nothing to ask. False: a source could not be asked; its items are NEW again, plan them. */
 KVF_MUST_USE bool get_ask_sources(struct get *get);
+/* What a source has called PENDING is not waited for any longer. */
+void get_hurry_sources(struct get *get);
 
 /* ---- get.c ---- */
 

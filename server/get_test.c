@@ -110,6 +110,34 @@ static void get__pending__is_waited_for_without_memory(void **state)
     node_stop(&node);
 }
 
+/* The others are there: they must not be lost with it. */
+static void get__one_key_stays_pending__the_others_come_by_the_deadline(void **state)
+{
+    (void)state;
+    struct node_get ask;
+    for (unsigned prefix_only = 0; prefix_only < 2; prefix_only++) {
+        node_start(&node, &(struct node_options){.ssd = true});
+        for (unsigned i = 1; i <= 4; i++)
+            node_put(&node, i);
+        node_evict(&node);
+        struct put *put = node_begin(&node, 9);
+        node_get_prepare(&node, &ask, LIST(1, 2, 9, 3, 4), 5, 800);
+        ask.get->stop_at_first_miss = prefix_only != 0;
+        get_start(ask.get);
+        node_run_until(ask.answered == 1);
+        assert_true(kvf_clock_now_ns() < ask.get->deadline_ns + KVF_NS_PER_S);
+        assert_int_equal(ask.status.code, KVF_OK);
+        assert_int_equal(ask.codes[0], KVF_OK);
+        assert_int_equal(ask.codes[1], KVF_OK);
+        assert_int_equal(ask.codes[2], KVF_DEADLINE);
+        assert_int_equal(ask.codes[3], prefix_only ? KVF_NOT_FOUND : KVF_OK);
+        assert_int_equal(ask.codes[4], prefix_only ? KVF_NOT_FOUND : KVF_OK);
+        put_abort(put);
+        node_get_release(&ask);
+        node_stop(&node);
+    }
+}
+
 static void get__pending_put_aborted__is_a_miss(void **state)
 {
     (void)state;
@@ -726,6 +754,7 @@ int main(void)
         NODE_TEST(get__other_length__is_a_miss),
         NODE_TEST(get__more_than_can_ever_fit__is_too_large),
         NODE_TEST(get__pending__is_waited_for_without_memory),
+        NODE_TEST(get__one_key_stays_pending__the_others_come_by_the_deadline),
         NODE_TEST(get__pending_put_aborted__is_a_miss),
         NODE_TEST(get__recovery_finds_it__is_read_without_memory_until_then),
         NODE_TEST(get__recovery_ends_without_it__is_a_miss),
