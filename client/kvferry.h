@@ -264,8 +264,9 @@ struct kvf_item {
     uint32_t index, held;
 };
 
-/* One operation: zero it, fill the upper part, hand it over. The struct, its items, their memory and both texts are borrowed until it
- * has ended; then it may be used again (an in-place one after its release). */
+/* One operation: zero it, fill the upper part, hand it over. The struct, its items, their memory and both texts are borrowed until
+ * kvf_engine_next (or kvf_engine_run) gives it back, or kvf_engine_close returns; then it may be used again (an in-place one after its
+ * release). */
 struct kvf_op {
     enum kvf_op_kind kind;
     unsigned flags;      /* KVF_OP_VERIFY, KVF_OP_STOP_AT_FIRST_MISS */
@@ -319,7 +320,7 @@ int kvf_engine_event_fd(const struct kvf_engine *engine);
 struct kvf_op *kvf_engine_next(struct kvf_engine *engine);
 
 /* In-place put: the bytes of every item with code OK are written. Starts op anew as KVF_OP_COMMIT; it ends once more, like a submitted
- * one. INVALID: not an in-place put that has ended. */
+ * one. INVALID: not an in-place put that has ended and that kvf_engine_next (or kvf_engine_run) has given back. */
 KVF_MUST_USE struct kvf_status kvf_engine_commit(struct kvf_engine *engine, struct kvf_op *op,
                                                  uint64_t timeout_ms);
 /* Give back what `count` items of an ended in-place operation hold (pins, or places that were not committed): nobody reads or writes

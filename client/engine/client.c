@@ -158,16 +158,29 @@ static void fill_geometry(const struct kvf_geometry *geometry, Kvferry__EngineGe
     message->pp_size = geometry->pp_size > 0 ? geometry->pp_size : 1;
 }
 
+/* The first answer, and as many packets more as there are arenas. */
+static struct kvf_status ask_for_arenas(struct kvf_client *client, Kvferry__EngineRequest *request,
+                                        uint64_t deadline_ns, const Kvferry__EngineReply **reply)
+{
+    KVF_TRY(dialog_ask(client, request, deadline_ns, reply));
+    KVF_TRY(take_arenas(client, (*reply)->registered));
+    while ((*reply)->registered->more) {
+        KVF_TRY(dialog_more(client, deadline_ns, reply));
+        KVF_TRY(take_arenas(client, (*reply)->registered));
+    }
+    return kvf_ok();
+}
+
 struct kvf_status client_register(struct kvf_client *client, const char *name,
                                   const struct kvf_geometry *geometry, const char *path,
-                                  uint64_t timeout_ms, struct kvf_why *why)
+                                  uint64_t deadline_ns, struct kvf_why *why)
 {
     Kvferry__EngineGeometry shape;
     char short_name[NAME_MAX_BYTES + 1];
     Kvferry__EngineRequest request = KVFERRY__ENGINE_REQUEST__INIT;
     Kvferry__EngineRegister message = KVFERRY__ENGINE_REGISTER__INIT;
-    uint64_t deadline_ns = dialog_deadline(timeout_ms);
-    const Kvferry__EngineReply *reply;
+    const Kvferry__EngineReply *reply = NULL;
+    const uint64_t grace_ms = client->grace_ms;
 
     (void)snprintf(short_name, sizeof(short_name), "%s", name != NULL ? name : "");
     message.version = KVF_WIRE_VERSION;
@@ -178,14 +191,9 @@ struct kvf_status client_register(struct kvf_client *client, const char *name,
     }
     request.message_case = KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER;
     request.register_ = &message;
-    struct kvf_status status = dialog_ask(client, &request, deadline_ns, &reply);
-    if (kvf_is_ok(status))
-        status = take_arenas(client, reply->registered);
-    while (kvf_is_ok(status) && reply->registered->more) {
-        status = dialog_more(client, deadline_ns, &reply);
-        if (kvf_is_ok(status))
-            status = take_arenas(client, reply->registered);
-    }
+    client->grace_ms = 0; /* it answers at once, or not at all */
+    struct kvf_status status = ask_for_arenas(client, &request, deadline_ns, &reply);
+    client->grace_ms = grace_ms;
     if (!kvf_is_ok(status))
         return explain_register(status, reply, path, why);
     /* A daemon that names no limit judges by itself. */
@@ -206,13 +214,14 @@ struct kvf_status kvf_client_open(const struct kvf_client_options *options,
     int fd = -1;
     if (options->geometry != NULL)
         KVF_TRY(kvf_geometry_check(options->geometry, why));
-    struct kvf_status status = connect_until(path, dialog_deadline(timeout_ms), &fd);
+    const uint64_t deadline_ns = dialog_deadline(timeout_ms);
+    struct kvf_status status = connect_until(path, deadline_ns, &fd);
     if (!kvf_is_ok(status))
         return explain_connect(status, path, why);
     status = dialog_create(fd, &client);
     if (!kvf_is_ok(status))
         return kvf_why_set(why, status, "no memory for a client of kvferryd");
-    status = client_register(client, options->name, options->geometry, path, timeout_ms, why);
+    status = client_register(client, options->name, options->geometry, path, deadline_ns, why);
     if (!kvf_is_ok(status)) {
         dialog_destroy(client);
         return status;

@@ -8,7 +8,7 @@
  * *why only; geometry may be NULL. */
 KVF_MUST_USE struct kvf_status client_register(struct kvf_client *client, const char *name,
                                                const struct kvf_geometry *geometry,
-                                               const char *path, uint64_t timeout_ms,
+                                               const char *path, uint64_t deadline_ns,
                                                struct kvf_why *why);
 
 #endif

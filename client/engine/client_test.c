@@ -15,7 +15,8 @@ static struct fake_daemon fake;
 
 static struct kvf_status register_within(uint64_t timeout_ms, struct kvf_why *why)
 {
-    return client_register(fake.client, "test", NULL, "/run/kv/engine.sock", timeout_ms, why);
+    return client_register(fake.client, "test", NULL, "/run/kv/engine.sock",
+                           dialog_deadline(timeout_ms), why);
 }
 
 static struct kvf_status register_client(struct kvf_why *why)
@@ -80,7 +81,8 @@ static void register__a_name_of_any_length__is_cut(void **state)
     name[sizeof(name) - 1] = '\0';
     fake_open(&fake, 1, KVF_PAGE);
     fake_registered(&fake, 0, 1, false);
-    assert_int_equal(client_register(fake.client, name, NULL, "", 30000, NULL).code, KVF_OK);
+    assert_int_equal(
+        client_register(fake.client, name, NULL, "", dialog_deadline(30000), NULL).code, KVF_OK);
     assert_int_equal(
         strlen(fake_expect(&fake, KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER)->register_->name),
         100);

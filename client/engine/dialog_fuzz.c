@@ -65,7 +65,7 @@ static void ask(unsigned what)
 {
     switch (what) {
     case 0:
-        (void)client_register(fake.client, "fuzz", NULL, "", 1, NULL).code;
+        (void)client_register(fake.client, "fuzz", NULL, "", dialog_deadline(1), NULL).code;
         break;
     case 1:
     case 2:

@@ -272,7 +272,7 @@ static bool reserve(struct kvf_engine *engine, size_t count)
     return true;
 }
 
-/* A commit is for the daemon that gave the places, whatever the state. */
+/* A commit is for the daemon that gave the places, also while it drains. */
 static void start_locked(struct kvf_engine *engine, struct kvf_op *op)
 {
     if (op->kind != KVF_OP_COMMIT && op_is_in_place(op) && !reserve(engine, op->count)) {
@@ -280,7 +280,8 @@ static void start_locked(struct kvf_engine *engine, struct kvf_op *op)
         engine_end_locked(engine, op, failure(KVF_NO_MEMORY));
     } else if (op->count == 0) {
         engine_end_locked(engine, op, kvf_ok());
-    } else if (op->kind != KVF_OP_COMMIT && engine->state != KVF_ENGINE_UP) {
+    } else if (engine->state == KVF_ENGINE_DOWN ||
+               (engine->state == KVF_ENGINE_DRAINING && op->kind != KVF_OP_COMMIT)) {
         engine_end_locked(
             engine, op, failure(engine->state == KVF_ENGINE_DOWN ? KVF_UNAVAILABLE : KVF_DRAINING));
     } else {
@@ -320,7 +321,9 @@ struct kvf_status kvf_engine_commit(struct kvf_engine *engine, struct kvf_op *op
 {
     struct kvf_status status = failure(KVF_INVALID);
     (void)pthread_mutex_lock(&engine->lock);
-    if (timeout_ms > 0 && op->kind == KVF_OP_PUT && op_own(op)->ended && op_is_in_place(op)) {
+    const struct op_own *own = op_own(op);
+    bool is_taken = own->ended && (own->quiet || kvf_list_is_empty(&own->node));
+    if (timeout_ms > 0 && op->kind == KVF_OP_PUT && is_taken && op_is_in_place(op)) {
         op->kind = KVF_OP_COMMIT;
         op->timeout_ms = timeout_ms;
         prepare(op, false);

@@ -297,6 +297,9 @@ static void put__in_place__is_committed_or_aborted_by_its_caller(void **state)
     uint64_t id = fake_await(&fake, PUT_BEGIN)->id;
     assert_int_equal(kvf_engine_commit(engine, &op, 1000).code, KVF_INVALID);
     fake_begun(&fake, id, 4);
+    struct pollfd ended = {.fd = kvf_engine_event_fd(engine), .events = POLLIN};
+    assert_int_equal(poll(&ended, 1, WAIT_MS), 1);
+    assert_int_equal(kvf_engine_commit(engine, &op, 1000).code, KVF_INVALID); /* not taken yet */
     await_end(&op);
     assert_int_equal(op.prefix, 0);
     assert_int_equal(items[0].code, KVF_PENDING);

@@ -80,8 +80,9 @@ void fake_open_registered(struct fake_daemon *fake, size_t arena_count, uint64_t
 {
     fake_open(fake, arena_count, arena_bytes);
     fake_registered(fake, 0, arena_count, false);
-    assert_int_equal(client_register(fake->client, "test", NULL, "socket", 5000, NULL).code,
-                     KVF_OK);
+    assert_int_equal(
+        client_register(fake->client, "test", NULL, "socket", dialog_deadline(5000), NULL).code,
+        KVF_OK);
     (void)fake_expect(fake, KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER);
 }
 

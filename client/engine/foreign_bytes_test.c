@@ -123,7 +123,7 @@ static void try_rest(void)
         (void)kvf_client_poll(fake.client).code;
         break;
     default:
-        (void)client_register(fake.client, "again", NULL, "", 1, NULL).code;
+        (void)client_register(fake.client, "again", NULL, "", dialog_deadline(1), NULL).code;
         break;
     }
 }

@@ -94,7 +94,9 @@ static void register__geometry__is_told_and_checked(void **state)
                                     .tp_size = 8};
     fake_open(&fake, 1, KVF_PAGE);
     fake_registered(&fake, 0, 1, false);
-    assert_int_equal(client_register(fake.client, "n", &geometry, "", 30000, NULL).code, KVF_OK);
+    assert_int_equal(
+        client_register(fake.client, "n", &geometry, "", dialog_deadline(30000), NULL).code,
+        KVF_OK);
     const Kvferry__EngineGeometry *told =
         fake_expect(&fake, KVFERRY__ENGINE_REQUEST__MESSAGE_REGISTER)->register_->geometry;
     assert_non_null(told);
