@@ -209,6 +209,23 @@ class HiCacheTest(fixture.DaemonCase):
         self.assertEqual(backend.batch_set_v2([transfer(mamba, names(3), [0])]), {"mamba": [False] * 3}, "indices that do not fit")
         self.assertEqual(backend.batch_get_v2([]), {})
 
+    def test_v2__mla__what_ranks_do_not_share__is_each_ones_own(self):
+        daemon = self.daemon()
+        ranks = [self.backend(daemon, standins.HostPool(mla=True), rank, 2, mla=True) for rank in range(2)]
+        kinds = {standins.PoolName.MAMBA: False, standins.PoolName.INDEXER: True, standins.PoolName.DRAFT: False}
+        for kind, shared in kinds.items():
+            pools = [standins.HostPool(page_size=1, layers=2, mla=kind != standins.PoolName.DRAFT) for _ in ranks]
+            contents = []
+            for rank, (backend, pool) in enumerate(zip(ranks, pools)):
+                backend.register_mem_host_pool_v2(pool, kind)
+                contents.append(self.filled(pool, 1, f"{kind} {rank}")[0])
+                moved = backend.batch_set_v2([standins.PoolTransfer(kind, pool.of(0), keys=names(1))])
+                self.assertEqual(moved, {kind.value: [True]})
+            for rank, (backend, pool) in enumerate(zip(ranks, pools)):
+                self.filled(pool, 1, "something else")
+                self.assertEqual(backend.batch_get_v2([standins.PoolTransfer(kind, pool.of(0), keys=names(1))]), {kind.value: [True]})
+                self.assertEqual(pool.page(0), contents[0 if shared else rank], f"{kind}, rank {rank}")
+
     def test_v2__sglang_without_its_types__is_not_offered(self):
         standins.install_sglang(v2=False)
         backend = self.backend(self.daemon(), standins.HostPool())

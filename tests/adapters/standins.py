@@ -173,6 +173,7 @@ class PoolName(str, enum.Enum):
     KV = "kv"
     MAMBA = "mamba"
     INDEXER = "indexer"
+    DRAFT = "draft"
 
 
 class PoolHitPolicy(str, enum.Enum):

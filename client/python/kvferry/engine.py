@@ -27,6 +27,9 @@ __all__ = ["Code", "Dtype", "Engine", "Geometry", "KvferryError", "Memory", "Op"
 Memory = Tuple[bytes, int, int]
 """A block in the caller's memory: key (1 to 64 bytes), address, length."""
 
+EXIT_PATIENCE_S = 3.0
+"""For calls of daemon threads when the process ends."""
+
 SILENCE_S = 1.0
 """After a daemon has let a whole operation run into its deadline, so long is nothing asked of it: see Engine.is_silent."""
 
@@ -139,6 +142,36 @@ class Op:
             item.code = code
 
 
+class _Handle:
+    """libkvferry's engine and the calls that are in it: it is closed when the last of them has left, and never under one."""
+
+    def __init__(self, close: Any, pointer: ctypes.c_void_p):
+        self.pointer = pointer
+        self._close = close
+        self._changed = threading.Condition()  # the two below
+        self._calls = 0
+        self._closed = False
+
+    def enter(self) -> bool:
+        with self._changed:
+            if not self._closed:
+                self._calls += 1
+            return not self._closed
+
+    def leave(self) -> None:
+        with self._changed:
+            self._calls -= 1
+            self._changed.notify_all()
+
+    def close(self, patience_s: Optional[float] = None) -> None:
+        """Twice is fine. Calls that outlast the patience keep it open for ever."""
+        with self._changed:
+            first, self._closed = not self._closed, True
+            left = self._changed.wait_for(lambda: self._calls == 0, patience_s)
+        if first and left:
+            self._close(self.pointer)
+
+
 class Engine:
     """A connection to whichever daemon answers at socket_path; none needs to be there yet."""
 
@@ -149,73 +182,57 @@ class Engine:
         handle, why = ctypes.c_void_p(), binding.Why()
         if self._lib.kvf_engine_open(options, handle, why).code != Code.OK:
             raise KvferryError(f"kvferry: {why.text.decode()}")
+        self._life = _Handle(self._lib.kvf_engine_close, handle)
         self._handle = handle
         self._running: Dict[int, Op] = {}  # submitted and not taken
-        self._changed = threading.Condition()  # the two below
-        self._calls = 0
-        self._closed = False
         self._silent_until = 0.0
-        # Whoever forgets to close it: at the end of the process, or when the last reference goes.
-        self._finalizer = weakref.finalize(self, self._lib.kvf_engine_close, handle)
+        # Whoever forgets to close it: when the last reference goes, or at the end of the process, where daemon threads may still be in it.
+        self._finalizer = weakref.finalize(self, self._life.close, EXIT_PATIENCE_S)
 
     # ---- life ----
 
     def close(self) -> None:
         """Wait for calls that run (their deadlines bound them), end what was submitted, unregister. Twice is fine."""
-        with self._changed:
-            self._closed = True
-            while self._calls > 0:
-                self._changed.wait()
-        self._finalizer()
+        self._life.close()
+        self._finalizer.detach()
         self._running.clear()
 
-    def _enter(self) -> bool:
-        with self._changed:
-            if not self._closed:
-                self._calls += 1
-            return not self._closed
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._calls -= 1
-            self._changed.notify_all()
-
     def state(self) -> State:
-        if not self._enter():
+        if not self._life.enter():
             return State.DOWN
         try:
             return State(self._lib.kvf_engine_state(self._handle))
         finally:
-            self._leave()
+            self._life.leave()
 
     def wait_up(self, timeout_ms: int) -> str:
         """Empty when a daemon has us within that time; else what the last attempt met."""
-        if not self._enter():
+        if not self._life.enter():
             return "closed"
         try:
             why = binding.Why()
             up = self._lib.kvf_engine_wait_up(self._handle, timeout_ms, why).code == Code.OK
             return "" if up else why.text.decode(errors="replace") or "no daemon answers"
         finally:
-            self._leave()
+            self._life.leave()
 
     def boot_epoch(self) -> int:
         """Of the daemon that has us, or had us last; 0 before."""
-        if not self._enter():
+        if not self._life.enter():
             return 0
         try:
             return int(self._lib.kvf_engine_boot_epoch(self._handle))
         finally:
-            self._leave()
+            self._life.leave()
 
     def stats(self) -> Dict[str, int]:
         """Of struct kvf_stats, since the Engine was made."""
         stats = binding.Stats()
-        if self._enter():
+        if self._life.enter():
             try:
                 self._lib.kvf_engine_stats(self._handle, stats)
             finally:
-                self._leave()
+                self._life.leave()
         return {name: getattr(stats, name) for name, _ in binding.Stats._fields_}
 
     def is_silent(self) -> bool:
@@ -224,7 +241,7 @@ class Engine:
         return time.monotonic() < self._silent_until
 
     def _note(self, op: Op) -> None:
-        if op.status == Code.DEADLINE:
+        if op.status == Code.DEADLINE and all(code == Code.DEADLINE for code in op.codes()):
             self._silent_until = time.monotonic() + SILENCE_S
         elif op.status == Code.OK and op.c.count > 0:
             self._silent_until = 0.0
@@ -233,20 +250,20 @@ class Engine:
 
     def run(self, op: Op) -> List[int]:
         """Start it and wait for its end, at most its timeout and a moment; its codes."""
-        if not self._enter():
+        if not self._life.enter():
             op.fail(Code.UNAVAILABLE)
             return op.codes()
         try:
             if self._lib.kvf_engine_run(self._handle, op.c).code == Code.INVALID and op.status != Code.INVALID:
                 op.fail(Code.INVALID)
         finally:
-            self._leave()
+            self._life.leave()
         self._note(op)
         return op.codes()
 
     def submit(self, op: Op) -> bool:
         """Start it; take_ended gives it back. False: it makes no sense, or we are closed; it has ended and will not be given back."""
-        if not self._enter():
+        if not self._life.enter():
             op.fail(Code.UNAVAILABLE)
             return False
         try:
@@ -258,12 +275,12 @@ class Engine:
             op.fail(Code.INVALID)
             return False
         finally:
-            self._leave()
+            self._life.leave()
 
     def take_ended(self) -> List[Op]:
         """Submitted operations that have ended since. Never waits."""
         ended: List[Op] = []
-        if not self._enter():
+        if not self._life.enter():
             return ended
         try:
             while True:
@@ -274,7 +291,7 @@ class Engine:
                 self._note(op)
                 ended.append(op)
         finally:
-            self._leave()
+            self._life.leave()
 
     def running(self) -> int:
         """Submitted and not taken."""
@@ -282,14 +299,18 @@ class Engine:
 
     def event_fd(self) -> int:
         """Readable while take_ended has something to give; -1 when closed. It stays the engine's."""
-        if not self._enter():
+        if not self._life.enter():
             return -1
         try:
             return int(self._lib.kvf_engine_event_fd(self._handle))
         finally:
-            self._leave()
+            self._life.leave()
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Until take_ended has something to give."""
         fd = self.event_fd()
-        return fd >= 0 and bool(select.select([fd], [], [], timeout_s)[0])
+        if fd < 0:
+            return False
+        poller = select.poll()  # select() knows no descriptor above 1023
+        poller.register(fd, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))

@@ -121,7 +121,8 @@ class KvferryClient:
 
     def _end_at_once(self, request: _Request, op: Op) -> None:
         """Through the eventfd like any other: an operation without blocks ends by itself."""
-        op.fail(Code.UNAVAILABLE)
+        if op.status == Code.OK:
+            op.fail(Code.UNAVAILABLE)
         empty = Op.lookup(self._namespace, [], 1, user=_Ended(request, op))
         self._engine.submit(empty)
 

@@ -67,21 +67,32 @@ def _false_of_transfers(transfers: Sequence[Any], *_: Any, **__: Any) -> Dict[st
     return {transfer.name: [False] * len(transfer.keys or []) for transfer in transfers}
 
 
+def _is_replicated(config: Any, pool: Any, pool_name: str) -> bool:
+    """Whether every TP rank has the same bytes in this pool. An MLA model's latents are; what it keeps beside them (Mamba states, a draft
+    model of another kind) is cut among the ranks, unless the pool says that it holds latents."""
+    if not config.is_mla_model:
+        return False
+    if pool_name in (KV_POOL, "indexer", "draft_indexer") or pool_name.startswith("deepseek_v4_"):
+        return True
+    return (pool_name == "swa" or pool_name.startswith("draft")) and getattr(pool, "kv_lora_rank", 0) > 0
+
+
 def _geometry(config: Any, pool: Any, pool_name: str, made: settings.Settings) -> Geometry:
     """Of the blocks of a host pool. What the pool does not say is in the salt, or makes no difference."""
     dtype = str(getattr(pool, "dtype", "")).rpartition(".")[2]
     elements = getattr(pool, "head_num", 0) * getattr(pool, "head_dim", 0)
-    if config.is_mla_model:
+    replicated = _is_replicated(config, pool, pool_name)
+    if replicated:
         elements = getattr(pool, "kv_lora_rank", 0) + getattr(pool, "qk_rope_head_dim", 0)
     facts = {name: getattr(config, name, None) for name in ("attn_cp_rank", "attn_cp_size", "should_split_heads", "tp_lcm_size")}
     facts.update(dtype=dtype, **{name: getattr(pool, name, None) for name in (
         "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "page_size")})
     return Geometry(
         model=made.model or config.model_name or "unknown", dtype=_DTYPES.get(dtype, Dtype.U8),
-        layers=max(1, getattr(pool, "layer_num", 1)), planes=1 if config.is_mla_model else 2,
+        layers=max(1, getattr(pool, "layer_num", 1)), planes=1 if replicated else 2,
         page_tokens=max(1, getattr(pool, "page_size", 1)), token_elements=max(1, elements),
         tp_rank=config.tp_rank, tp_size=config.tp_size, pp_rank=config.pp_rank, pp_size=config.pp_size,
-        replicated=bool(config.is_mla_model), layout=f"sglang/{pool_name}/{getattr(pool, 'layout', None)}", salt=made.salted(facts))
+        replicated=replicated, layout=f"sglang/{pool_name}/{getattr(pool, 'layout', None)}", salt=made.salted(facts))
 
 
 class HiCacheBackend:
@@ -97,6 +108,7 @@ class HiCacheBackend:
         self._parts = 1 if storage_config.is_mla_model else 2  # buffers of a page; the pool has the last word
         self._namespaces: Dict[str, str] = {}
         self._pools: Dict[str, Any] = {}
+        self._replicated: Dict[str, bool] = {}
         self._opening = threading.Lock()
         self._engine: Optional[Engine] = None
         self._use_pool(None, KV_POOL)  # what cannot be is said now
@@ -107,6 +119,7 @@ class HiCacheBackend:
         geometry = _geometry(self._config, pool, name, self._settings)
         self._namespaces[name] = geometry.namespace(self._settings.tenant)
         self._pools[name] = pool
+        self._replicated[name] = geometry.replicated
         if name == KV_POOL:
             self._geometry = geometry
 
@@ -141,9 +154,9 @@ class HiCacheBackend:
     def _source(self, extra_info: Any) -> Optional[str]:
         return self._settings.source_for(getattr(extra_info, "extra_info", None))
 
-    def _skips_writing(self) -> bool:
-        """With MLA every TP rank has the same KV: rank 0 writes."""
-        return bool(self._config.is_mla_model) and self._config.tp_rank != 0
+    def _skips_writing(self, pool: str) -> bool:
+        """Where every TP rank has the same bytes, rank 0 writes them."""
+        return self._replicated[pool] and self._config.tp_rank != 0
 
     def _put(self, pool: str, blocks: Sequence[Memory], keep: Any) -> List[bool]:
         engine = self.engine
@@ -184,7 +197,7 @@ class HiCacheBackend:
     def _set_pages(self, pool_name: str, keys: Sequence[str], host_indices: Any) -> List[bool]:
         if not keys:
             return []
-        if self._skips_writing():
+        if self._skips_writing(pool_name):
             return [True] * len(keys)
         pool = self._pools[pool_name]
         blocks, parts = self._page_blocks(pool, keys, host_indices)
@@ -238,7 +251,7 @@ class HiCacheBackend:
 
     @_misses(lambda *_, **__: False)
     def batch_set(self, keys: List[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
-        if self._skips_writing():
+        if self._skips_writing(KV_POOL):
             return True
         given = [value if value is not None else target
                  for value, target in zip(_each(keys, values), _each(keys, target_locations))]

@@ -95,9 +95,10 @@ class SecondaryTier:
             raise KvferryError("kvferry: the primary tier's memory has no slots")
         self._view = primary_kv_view
         self._slot_bytes, self._slots = strides[0], shape[0]
-        self._base, length = memory.of_buffer(primary_kv_view, writable=True)
-        if self._slot_bytes < 1 or length < self._slot_bytes * self._slots:
-            raise KvferryError("kvferry: the slots of the primary tier's memory do not lie one after the other")
+        try:
+            self._base, _ = memory.of_buffer(primary_kv_view, writable=True)
+        except BufferError as error:
+            raise KvferryError("kvferry: the slots of the primary tier's memory do not lie one after the other, or are read-only") from error
         if self._slot_bytes > BLOCK_MAX_BYTES:
             raise KvferryError(f"kvferry: a slot has {self._slot_bytes} bytes, a block at most {BLOCK_MAX_BYTES}: lower blocks_per_chunk")
         geometry = self._geometry(offloading_spec)
