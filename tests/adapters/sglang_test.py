@@ -97,16 +97,17 @@ class HiCacheTest(fixture.DaemonCase):
         self.assertEqual([standins.content(page) for page in found], contents)
         self.assertEqual(standins.content(backend.get(name(2))), contents[2], "without a target the pool makes one")
 
-    def test_clear__blocks_of_others__stay_and_it_says_so(self):
-        pool = standins.HostPool()
-        backend = self.backend(self.daemon(), pool)
+    def test_clear__blocks_of_others__stay_and_sglang_does_not_say_cleared(self):
+        import kvferry.sglang
+        daemon, pool = self.daemon(), standins.HostPool()
+        backend = self.backend(daemon, pool)
         self.filled(pool, 2, "c")
         self.assertEqual(backend.batch_set_v1(names(2), pool.of(0, 1)), [True, True])
-        import kvferry.sglang
         with unittest.mock.patch.object(kvferry.sglang.logger, "warning") as warning:
-            self.assertIsNone(backend.clear())
+            self.assertIs(standins.clear_storage_backend(backend), False)
         self.assertIn("salt", warning.call_args.args[0])
         self.assertEqual(backend.batch_exists(names(2)), 2)
+        self.assertEqual(self.backend(daemon, pool, salt="another").batch_exists(names(2)), 0)
 
     # ---- who shares what ----
 

@@ -148,6 +148,14 @@ class HiCacheStorage(ABC):
         return None
 
 
+def clear_storage_backend(backend):
+    """What SGLang's cache controllers answer to /clear_hicache_storage_backend: False is HTTP 400."""
+    if not hasattr(backend, "clear"):
+        return False
+    backend.clear()
+    return True
+
+
 @dataclass
 class HiCacheStorageConfig:
     tp_rank: int = 0

@@ -135,10 +135,12 @@ class HiCacheBackend:
     def close(self) -> None:
         self.engine.close()
 
-    def clear(self) -> None:
-        """SGLang's /clear_hicache_storage_backend: blocks are other engines' and other nodes' as well, and stay."""
-        logger.warning("kvferry: clear() drops nothing, for other engines use these blocks; start with another \"salt\" to begin with none, "
-                       "or `kvferry evict --dram` to read from SSD")
+    @property
+    def clear(self) -> Callable[[], None]:
+        """Not offered, for blocks are other engines' and other nodes' as well: SGLang, which looks for it and takes whatever returns for
+        done, then answers that it is not supported."""
+        logger.warning("kvferry: blocks stay, for other engines use them; start with another \"salt\" to begin with none")
+        raise AttributeError("kvferry does not clear: blocks are other engines' as well")
 
     @property
     def engine(self) -> Engine:
