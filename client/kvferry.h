@@ -242,7 +242,10 @@ enum kvf_op_kind {
     KVF_OP_FORGET = 5, /* fills code: OK: it is not here any more, whether it was or not */
 };
 
-#define KVF_OP_VERIFY KVF_GET_VERIFY /* of a get with memory: the copy is what is checked */
+/* Of a get with memory: each piece is copied, and then the arena that it came from is read once more for the checksum. What was not the
+ * block's when it was copied is a miss, also when somebody writes there meanwhile (unless it is undone between the two). The caller's
+ * memory is not read. */
+#define KVF_OP_VERIFY KVF_GET_VERIFY
 #define KVF_OP_STOP_AT_FIRST_MISS KVF_GET_STOP_AT_FIRST_MISS
 
 /* One block of an operation. */

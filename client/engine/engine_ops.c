@@ -1,10 +1,10 @@
 /* An operation's steps. Parts: codes, pages, asking, answers, copying, stopping. */
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "client/engine/copy.h"
 #include "client/engine/engine_state.h"
 #include "client/engine/stats.h"
 
-#define COPY_PIECE_BYTES ((size_t)16 << 10) /* copied and checked while it is in the first cache */
 #define COPY_TURN_BYTES ((uint64_t)1 << 20) /* then others have their turn; a block is not cut */
 
 static bool is_get(const struct kvf_op *op)
@@ -383,23 +383,11 @@ void op_take(struct kvf_engine *engine, struct kvf_op *op, const Kvferry__Engine
 
 /* ---- copying ---- */
 
-/* Copies; the checksum of what arrived. */
-static uint32_t copy(void *to, const void *from, size_t bytes)
-{
-    uint32_t crc = 0;
-    for (size_t at = 0; at < bytes; at += COPY_PIECE_BYTES) {
-        size_t piece = bytes - at < COPY_PIECE_BYTES ? bytes - at : COPY_PIECE_BYTES;
-        memcpy((uint8_t *)to + at, (const uint8_t *)from + at, piece);
-        crc = kvf_crc32c(crc, (uint8_t *)to + at, piece);
-    }
-    return crc;
-}
-
 static void seal(struct kvf_engine *engine, struct kvf_item *item)
 {
     struct kvf_put put = {.data = item->data, .length = item->length};
     if (item->memory != NULL) {
-        put.crc32c = copy(item->data, item->memory, (size_t)item->length);
+        put.crc32c = copy_with_crc32c(item->data, item->memory, (size_t)item->length);
         put.sealed = 1;
         engine->counted.copied_bytes += item->length;
     }
@@ -421,7 +409,7 @@ static void deliver(struct kvf_engine *engine, struct kvf_op *op, struct kvf_ite
 {
     bool verify = (op->flags & KVF_OP_VERIFY) != 0, good = true;
     if (item->memory != NULL && verify)
-        good = copy(item->memory, item->data, (size_t)item->length) == item->crc32c;
+        good = copy_with_crc32c(item->memory, item->data, (size_t)item->length) == item->crc32c;
     else if (item->memory != NULL)
         memcpy(item->memory, item->data, (size_t)item->length);
     else
