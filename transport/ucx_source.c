@@ -1,4 +1,4 @@
-/* The source's pieces: who is next, and one rendezvous each, UCX_PIECES at a time.
+/* The source's pieces: who is next, and one rendezvous each, UCX_PIECES_SENT at a time.
  *
  * A block is ready (lane_turns.h) while it has bytes that have landed and are in no piece. A turn is one piece, 1 MiB or
  * what has landed of one block. The consumer may refuse a piece: then it wants no more of that block, and for the source

@@ -91,12 +91,12 @@ enum words_exit cli_transports(const struct cli_options *options, char **argumen
 {
     struct kvf_loop *loop = NULL;
     struct kvf_status status = kvf_loop_create(&loop);
+    if (!kvf_is_ok(status))
+        return words_say("transports", status, NULL);
     cJSON *root = options->json ? cJSON_CreateObject() : NULL;
     cJSON *transports = options->json ? cJSON_AddArrayToObject(root, "transports") : NULL;
     const char *name;
     (void)arguments, (void)count;
-    if (!kvf_is_ok(status))
-        return words_say("transports", status, NULL);
     for (size_t i = 0; (name = kvf_transport_nth(i)) != NULL; i++) {
         struct row row = {.name = name};
         look(&row, loop);

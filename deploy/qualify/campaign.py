@@ -1,6 +1,7 @@
 """A campaign file: what is compared, on which hosts, how often. Read once, checked, and from then on frozen."""
 
 import json
+import re
 import math
 
 SIDES = ("baseline", "candidate")
@@ -71,6 +72,7 @@ def check(campaign):
         _need(name in campaign, f"{name} is missing")
     campaign = {**DEFAULTS, **campaign}
     _need(isinstance(campaign["name"], str) and isinstance(campaign["what"], str), "name, what: give texts")
+    _need(re.fullmatch(r"[\w.-]+", campaign["name"]), "name: results go to a directory of that name; give letters, digits, '.', '_' and '-'")
     _names(campaign["hosts"], ROLES, "hosts")
     for role in ROLES:
         _need(role in campaign["hosts"], f"hosts.{role} is missing")

@@ -133,7 +133,7 @@ class HiCacheBackend:
         self.engine  # registers meanwhile
 
     def close(self) -> None:
-        self.engine.close()
+        self.engine.close()  # one that was never asked for as well: a call that comes later must find it closed
 
     @property
     def clear(self) -> Callable[[], None]:
