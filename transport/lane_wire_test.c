@@ -11,6 +11,19 @@ static const struct lane_greeting kind = {.magic = "greeting", .version = 3};
 static const struct lane_header sample = {
     .read = 0x1122334455667788, .offset = 0x99aabbccddeeff00, .block = 0xdeadbeef, .length = 4096};
 
+/* Peers of other builds read these bytes: a change here needs another version of whoever uses it. */
+static void header__bytes_on_the_wire__as_documented(void **state)
+{
+    (void)state;
+    static const uint8_t should[LANE_HEADER_BYTES] = {
+        0x67, 0x45, 0x23, 0x01, 0,    0,    0,    0,    0x88, 0x77, 0x66,
+        0x55, 0x44, 0x33, 0x22, 0x11, 0xef, 0xbe, 0xad, 0xde, 0x00, 0x10,
+        0x00, 0x00, 0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99};
+    uint8_t bytes[LANE_HEADER_BYTES];
+    lane_header_write(MARK, &sample, bytes);
+    assert_memory_equal(bytes, should, sizeof(should));
+}
+
 static void header__written_then_read__same(void **state)
 {
     (void)state;
@@ -47,6 +60,18 @@ static void header__any_bit_of_its_mark_wrong__refused(void **state)
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
         assert_false(lane_header_read(MARK, bytes, &back));
     }
+}
+
+static void greeting__bytes_on_the_wire__as_documented(void **state)
+{
+    (void)state;
+    static const uint8_t head[16] = {'g', 'r', 'e', 'e', 't', 'i', 'n', 'g', 3};
+    struct kvf_nonce nonce;
+    uint8_t bytes[LANE_GREETING_BYTES];
+    memset(&nonce, 0x5c, sizeof(nonce));
+    lane_greeting_write(&kind, &nonce, bytes);
+    assert_memory_equal(bytes, head, sizeof(head));
+    assert_memory_equal(bytes + sizeof(head), &nonce, sizeof(nonce));
 }
 
 static void greeting__any_bit_wrong__not_ours_or_not_the_nonce(void **state)
@@ -90,9 +115,11 @@ static void nonce__a_million_guesses__none_is_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(header__bytes_on_the_wire__as_documented),
         cmocka_unit_test(header__written_then_read__same),
         cmocka_unit_test(header__length_that_no_piece_has__refused),
         cmocka_unit_test(header__any_bit_of_its_mark_wrong__refused),
+        cmocka_unit_test(greeting__bytes_on_the_wire__as_documented),
         cmocka_unit_test(greeting__any_bit_wrong__not_ours_or_not_the_nonce),
         cmocka_unit_test(nonce__a_million_guesses__none_is_it),
     };
