@@ -290,7 +290,7 @@ void kvf_lane_landed(struct kvf_lane_read *read, uint32_t index, uint64_t landed
     struct kvf_lane_block *block = &read->blocks[index];
     if (is_ended(block))
         return;
-    kvf_assert(landed_bytes <= block->length);
+    kvf_assert(read->lane->is_source && landed_bytes <= block->length);
     if (landed_bytes <= atomic_load_explicit(&block->ready_bytes, memory_order_relaxed))
         return;
     block->landed_bytes = landed_bytes;
@@ -364,9 +364,11 @@ static void adopt(struct kvf_lane *lane, struct kvf_lane_read *read)
     kvf_list_push_back(&lane->reads, &read->node);
     kvf_list_init(&read->ready_node);
     kvf_list_init(&read->ready);
+    if (read->id > lane->highest_id)
+        lane->highest_id = read->id;
     if (lane->stopping)
         end_read(lane, read);
-    else
+    else if (lane->side->adopt != NULL)
         lane->side->adopt(lane, read);
 }
 
@@ -389,6 +391,26 @@ static void adopt_all(struct kvf_lane *lane, struct kvf_lane_read *newest)
 void lane_take_reads(struct kvf_lane *lane)
 {
     adopt_all(lane, atomic_exchange(&lane->incoming, NULL));
+}
+
+static struct kvf_lane_read *open_read(const struct kvf_lane *lane, uint64_t id)
+{
+    kvf_list_for_each (node, &lane->reads) {
+        struct kvf_lane_read *read = kvf_container(node, struct kvf_lane_read, node);
+        if (read->id == id)
+            return read;
+    }
+    return NULL;
+}
+
+bool lane_find_read(struct kvf_lane *lane, uint64_t id, struct kvf_lane_read **read)
+{
+    *read = open_read(lane, id);
+    if (*read == NULL) {
+        lane_take_reads(lane); /* nobody may have woken this thread for it yet */
+        *read = open_read(lane, id);
+    }
+    return *read != NULL || (id >= 1 && id <= lane->highest_id);
 }
 
 static void append_to_batch(struct kvf_lane *lane, struct kvf_lane_block *block)
@@ -448,7 +470,7 @@ static void run_kick(struct kvf_post *post)
     if (atomic_load(&lane->close_asked))
         lane_end(lane, lane_fail(KVF_CANCELLED, 0));
     take_inbox(lane);
-    if (!lane->stopping)
+    if (!lane->stopping && lane->side->settle != NULL)
         lane->side->settle(lane);
     lane_flush(lane, false);
 }

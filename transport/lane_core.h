@@ -69,8 +69,9 @@ struct lane_side {
     bool takes_reads_itself;
     void (*start)(struct kvf_lane *lane);
     /* Its open blocks are in read->blocks; blocks that were withdrawn meanwhile follow by
-     * `withdraw`. */
+     * `withdraw`. NULL: nothing is to do yet. */
     void (*adopt)(struct kvf_lane *lane, struct kvf_lane_read *read);
+    /* Source. */
     void (*landed)(struct kvf_lane *lane, struct kvf_lane_block *block);
     /* End the block (lane_block_end), now or as soon as its memory can be let go. May come twice. */
     void (*withdraw)(struct kvf_lane *lane, struct kvf_lane_block *block);
@@ -78,7 +79,7 @@ struct lane_side {
     void (*release)(struct kvf_lane *lane, struct kvf_lane_block *block);
     /* Consumer, where the transport knows tokens: block->token is there. */
     void (*taken)(struct kvf_lane *lane, struct kvf_lane_block *block);
-    /* After a round of the above. */
+    /* After a round of the above. NULL: nothing is to do. */
     void (*settle)(struct kvf_lane *lane);
     /* Let go of the network and of all memory, call lane_end_blocks, then lane_gone; now or
      * later. */
@@ -131,6 +132,7 @@ struct kvf_lane {
     bool stopping;
     struct kvf_status reason;                        /* why it is stopping */
     struct kvf_list reads;                           /* with open blocks */
+    uint64_t highest_id;                             /* of all Reads ever */
     struct kvf_lane_block *batch_first, *batch_last; /* ended, not handed back yet */
     uint64_t batch_bytes;
     bool batch_is_due; /* it has the last block of a Read */
@@ -155,6 +157,8 @@ void lane_start(struct kvf_lane *lane);
 
 /* Reads that the owner has handed over but that were not adopted yet. */
 void lane_take_reads(struct kvf_lane *lane);
+/* The Read that the other side names, NULL when it has ended here. False: it was never handed over. */
+bool lane_find_read(struct kvf_lane *lane, uint64_t id, struct kvf_lane_read **read);
 /* The block's memory is let go: hand it back with the next lane_flush. */
 void lane_block_end(struct kvf_lane *lane, struct kvf_lane_block *block, struct kvf_status status);
 /* Consumer: likewise OK, for all its bytes are there; zeroes the rest of its last page. */

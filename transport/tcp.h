@@ -71,7 +71,6 @@ struct tcp_receiver {
     struct kvf_lane_block *block; /* where it goes; NULL: nobody expects it any more */
     bool frames_are_small;
     int low_water_bytes; /* what the socket was told; 0: nothing yet */
-    uint64_t highest_id; /* ever expected */
 };
 
 struct tcp_lane {
@@ -123,7 +122,6 @@ void tcp_sender_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block);
 bool tcp_sender_step(struct tcp_lane *lane);
 
 /* tcp_receive.c */
-void tcp_receiver_adopt(struct tcp_lane *lane, struct kvf_lane_read *read);
 void tcp_receiver_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block);
 /* About 1 MiB at most. True: more is there. */
 bool tcp_receiver_step(struct tcp_lane *lane);

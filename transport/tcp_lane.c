@@ -302,24 +302,9 @@ static void source_settle(struct kvf_lane *base)
         (void)tcp_sender_step(lane);
 }
 
-static void consumer_adopt(struct kvf_lane *base, struct kvf_lane_read *read)
-{
-    tcp_receiver_adopt(tcp_lane_of(base), read);
-}
-
-static void consumer_landed(struct kvf_lane *base, struct kvf_lane_block *block)
-{
-    (void)base, (void)block;
-}
-
 static void consumer_withdraw(struct kvf_lane *base, struct kvf_lane_block *block)
 {
     tcp_receiver_withdraw(tcp_lane_of(base), block);
-}
-
-static void consumer_settle(struct kvf_lane *base)
-{
-    (void)base;
 }
 
 const struct lane_side tcp_source_side = {
@@ -335,10 +320,7 @@ const struct lane_side tcp_source_side = {
 const struct lane_side tcp_consumer_side = {
     .takes_reads_itself = true,
     .start = consumer_start,
-    .adopt = consumer_adopt,
-    .landed = consumer_landed,
     .withdraw = consumer_withdraw,
-    .settle = consumer_settle,
     .stop = tcp_stop,
     .destroy = tcp_destroy,
 };

@@ -17,38 +17,11 @@ static void illegal(struct tcp_lane *lane)
     lane_end(&lane->lane, lane_fail(KVF_PROTOCOL, 0));
 }
 
-void tcp_receiver_adopt(struct tcp_lane *lane, struct kvf_lane_read *read)
-{
-    if (read->id > lane->receiver.highest_id)
-        lane->receiver.highest_id = read->id;
-}
-
 void tcp_receiver_withdraw(struct tcp_lane *lane, struct kvf_lane_block *block)
 {
     if (lane->receiver.block == block)
         lane->receiver.block = NULL; /* the rest of its frame is discarded */
     lane_block_end(&lane->lane, block, lane_fail(KVF_CANCELLED, 0));
-}
-
-static struct kvf_lane_read *find_read(const struct tcp_lane *lane, uint64_t id)
-{
-    kvf_list_for_each (node, &lane->lane.reads) {
-        struct kvf_lane_read *read = kvf_container(node, struct kvf_lane_read, node);
-        if (read->id == id)
-            return read;
-    }
-    return NULL;
-}
-
-/* The Read that a frame names, NULL when it has ended here. False: it was never expected. */
-static bool look_up(struct tcp_lane *lane, uint64_t id, struct kvf_lane_read **read)
-{
-    *read = find_read(lane, id);
-    if (*read == NULL) {
-        lane_take_reads(&lane->lane); /* the owner wakes nobody for a new Read */
-        *read = find_read(lane, id);
-    }
-    return *read != NULL || (id >= 1 && id <= lane->receiver.highest_id);
 }
 
 /* Decide where a frame's payload goes. False: the frame is illegal. */
@@ -59,7 +32,7 @@ static bool open_frame(struct tcp_lane *lane)
     struct kvf_lane_read *read;
     receiver->header_bytes = 0;
     if (!lane_header_read(TCP_MARK, receiver->header, &header) ||
-        !look_up(lane, header.read, &read))
+        !lane_find_read(&lane->lane, header.read, &read))
         return false;
     receiver->left = header.length;
     receiver->frames_are_small = header.length <= TCP_SMALL_FRAME_BYTES;

@@ -103,7 +103,6 @@ struct ucx_lane {
     uint64_t begun, ended;   /* pieces, ever; `ended` in the order in which they began */
     unsigned under_way;      /* UCX has them */
     struct lane_turns turns; /* source: bytes that have landed and are in no piece */
-    uint64_t highest_id;     /* consumer: ever expected */
 };
 
 static inline struct ucx_transport *ucx_transport_of(const struct kvf_transport *transport)

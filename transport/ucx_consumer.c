@@ -4,34 +4,13 @@
 
 #include "base/crc32c.h"
 
-static struct kvf_lane_read *find_read(const struct ucx_lane *lane, uint64_t id)
-{
-    kvf_list_for_each (node, &lane->lane.reads) {
-        struct kvf_lane_read *read = kvf_container(node, struct kvf_lane_read, node);
-        if (read->id == id)
-            return read;
-    }
-    return NULL;
-}
-
-/* The Read that a piece names, NULL when it has ended here. False: it was never expected. */
-static bool look_up(struct ucx_lane *lane, uint64_t id, struct kvf_lane_read **read)
-{
-    *read = find_read(lane, id);
-    if (*read == NULL) {
-        lane_take_reads(&lane->lane); /* its kick may not have been heard yet */
-        *read = find_read(lane, id);
-    }
-    return *read != NULL || (id >= 1 && id <= lane->highest_id);
-}
-
 /* Where the piece goes, NULL where it is refused. False: it is illegal. */
 static bool find_block(struct ucx_lane *lane, const struct lane_header *header,
                        struct kvf_lane_block **found)
 {
     struct kvf_lane_read *read;
     *found = NULL;
-    if (!look_up(lane, header->read, &read))
+    if (!lane_find_read(&lane->lane, header->read, &read))
         return false;
     if (read == NULL)
         return true;

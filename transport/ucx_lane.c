@@ -355,18 +355,6 @@ static void source_settle(struct kvf_lane *base)
     serve(lane);
 }
 
-static void consumer_adopt(struct kvf_lane *base, struct kvf_lane_read *read)
-{
-    struct ucx_lane *lane = ucx_lane_of(base);
-    if (read->id > lane->highest_id)
-        lane->highest_id = read->id;
-}
-
-static void consumer_landed(struct kvf_lane *base, struct kvf_lane_block *block)
-{
-    (void)base, (void)block;
-}
-
 static void consumer_withdraw(struct kvf_lane *base, struct kvf_lane_block *block)
 {
     ucx_block_withdraw(ucx_lane_of(base), block);
@@ -391,10 +379,7 @@ const struct lane_side ucx_source_side = {
 
 const struct lane_side ucx_consumer_side = {
     .start = consumer_start,
-    .adopt = consumer_adopt,
-    .landed = consumer_landed,
     .withdraw = consumer_withdraw,
-    .taken = consumer_landed,
     .settle = consumer_settle,
     .stop = ucx_stop,
     .destroy = ucx_destroy,

@@ -198,11 +198,6 @@ static void consumer_adopt(struct kvf_lane *base, struct kvf_lane_read *read)
     lane_turns_adopt(&verbs_lane_of(base)->consumer.turns, base, read);
 }
 
-static void consumer_landed(struct kvf_lane *base, struct kvf_lane_block *block)
-{
-    (void)base, (void)block;
-}
-
 static void consumer_taken(struct kvf_lane *base, struct kvf_lane_block *block)
 {
     verbs_consumer_taken(verbs_lane_of(base), block);
@@ -234,7 +229,6 @@ const struct lane_side verbs_source_side = {
 const struct lane_side verbs_consumer_side = {
     .start = consumer_start,
     .adopt = consumer_adopt,
-    .landed = consumer_landed,
     .withdraw = consumer_withdraw,
     .taken = consumer_taken,
     .settle = consumer_settle,
