@@ -9,7 +9,7 @@
 
 static void keep(struct lane_addresses *addresses, const struct addrinfo *found)
 {
-    addresses->count = 0;
+    addresses->count = addresses->next = 0;
     for (; found != NULL && addresses->count < LANE_ADDRESSES; found = found->ai_next) {
         if (found->ai_addrlen > sizeof(addresses->at[0]))
             continue;

@@ -12,6 +12,7 @@ struct lane_addresses {
     struct sockaddr_storage at[LANE_ADDRESSES];
     socklen_t bytes[LANE_ADDRESSES];
     unsigned count;
+    unsigned next; /* to connect to */
 };
 
 /* At least one on success. INVALID: no HOST:PORT; UNAVAILABLE: nobody knows the host. Blocks while a

@@ -4,13 +4,14 @@
  * - tcp_lane.c: a lane's greeting, its socket's events, its end (the lane's thread)
  * - tcp_send.c: the source's frames
  * - tcp_receive.c: the consumer's frames
- * - tcp_wire.c: the bytes on the wire */
+ * - tcp_wire.h: the bytes on the wire */
 #ifndef KVFERRY_TRANSPORT_TCP_H
 #define KVFERRY_TRANSPORT_TCP_H
 
 #include "transport/lane_address.h"
 #include "transport/lane_core.h"
 #include "transport/lane_listen.h"
+#include "transport/lane_socket.h"
 #include "transport/lane_turns.h"
 #include "transport/tcp_wire.h"
 
@@ -85,7 +86,6 @@ struct tcp_lane {
     struct kvf_watch watch;
     struct kvf_timer timer;
     struct lane_addresses addresses;
-    unsigned next_address;
     uint8_t greeting[LANE_GREETING_BYTES];
     size_t greeted;
     struct tcp_sender sender;

@@ -124,8 +124,6 @@ void tcp_lane_claimed(struct kvf_post *post)
 
 /* ---- consumer ---- */
 
-static void connect_next(struct tcp_lane *lane, int error);
-
 static void hear_greeting(struct tcp_lane *lane)
 {
     ssize_t got = recv(lane->watch.fd, lane->greeting + lane->greeted,
@@ -147,12 +145,16 @@ static void hear_greeting(struct tcp_lane *lane)
         opened(lane);
 }
 
+static void connect_next(struct tcp_lane *lane, int error)
+{
+    error = lane_socket_connect(lane_loop(lane), &lane->watch, &lane->addresses, error);
+    if (error != 0)
+        lane_end(&lane->lane, lane_fail(KVF_UNAVAILABLE, error));
+}
+
 static void connected(struct tcp_lane *lane)
 {
-    int error = 0;
-    socklen_t bytes = sizeof(error);
-    if (getsockopt(lane->watch.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
-        error = errno;
+    int error = lane_socket_answer(&lane->watch);
     if (error != 0) {
         connect_next(lane, error);
         return;
@@ -185,39 +187,6 @@ static void consumer_ready(struct kvf_watch *watch, uint32_t events)
         break;
     }
     lane_flush(&lane->lane, more);
-}
-
-static void close_socket(struct tcp_lane *lane)
-{
-    kvf_watch_stop(lane_loop(lane), &lane->watch);
-    if (lane->watch.fd >= 0)
-        (void)close(lane->watch.fd);
-    lane->watch.fd = -1;
-}
-
-/* One address; 0 or an errno. The answer comes as EPOLLOUT. */
-static int connect_one(struct tcp_lane *lane, unsigned index)
-{
-    const struct sockaddr *address = (const struct sockaddr *)&lane->addresses.at[index];
-    lane->watch.fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (lane->watch.fd < 0)
-        return errno;
-    if (connect(lane->watch.fd, address, lane->addresses.bytes[index]) != 0 && errno != EINPROGRESS)
-        return errno;
-    lane->watch.events = EPOLLIN | EPOLLOUT;
-    return kvf_watch_start(lane_loop(lane), &lane->watch).detail;
-}
-
-static void connect_next(struct tcp_lane *lane, int error)
-{
-    close_socket(lane);
-    while (lane->next_address < lane->addresses.count) {
-        error = connect_one(lane, lane->next_address++);
-        if (error == 0)
-            return;
-        close_socket(lane);
-    }
-    lane_end(&lane->lane, lane_fail(KVF_UNAVAILABLE, error));
 }
 
 /* ---- start and end ---- */
@@ -265,7 +234,7 @@ static void tcp_stop(struct kvf_lane *base)
     bool claim_is_coming =
         was_waiting && lane->watch.fd < 0 &&
         !lane_invite_revoke(&tcp_transport_of(base->transport)->listener, &lane->invite);
-    close_socket(lane);
+    lane_socket_close(lane_loop(lane), &lane->watch);
     set_state(lane, TCP_OVER);
     lane->sender.current.block = NULL;
     lane->receiver.block = NULL;

@@ -20,6 +20,7 @@
 #include "transport/lane_address.h"
 #include "transport/lane_core.h"
 #include "transport/lane_listen.h"
+#include "transport/lane_socket.h"
 #include "transport/lane_turns.h"
 #include "transport/ucx_library.h"
 #include "transport/ucx_wire.h"
@@ -56,7 +57,6 @@ struct ucx_link {
     enum ucx_link_state state;
     struct kvf_watch watch;          /* fd: -1 where there is none */
     struct lane_addresses addresses; /* consumer */
-    unsigned next_address;
     uint8_t heard[UCX_HELLO_MAX_BYTES];
     size_t heard_bytes;
     ucp_worker_h worker; /* NULL: none */

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #define DRAIN_NS KVF_NS_PER_S
 #define DRAIN_POLL_MS 10
@@ -52,13 +51,6 @@ static void set_state(struct ucx_link *link, enum ucx_link_state to)
     };
     kvf_assert(allowed[link->state][to]);
     link->state = to;
-}
-
-static void close_socket(struct ucx_link *link)
-{
-    if (link->watch.fd >= 0)
-        (void)close(link->watch.fd);
-    link->watch.fd = -1;
 }
 
 /* The lane's thread ends the lane, and that takes the link apart. Until then nothing is heard. */
@@ -215,30 +207,11 @@ static void run_claimed(struct kvf_post *post)
         lose(link, status);
 }
 
-/* One address; 0 or an errno. The answer comes as EPOLLOUT. */
-static int connect_one(struct ucx_link *link, unsigned index)
-{
-    const struct sockaddr *address = (const struct sockaddr *)&link->addresses.at[index];
-    link->watch.fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (link->watch.fd < 0)
-        return errno;
-    if (connect(link->watch.fd, address, link->addresses.bytes[index]) != 0 && errno != EINPROGRESS)
-        return errno;
-    link->watch.events = EPOLLOUT;
-    return kvf_watch_start(control_loop(link), &link->watch).detail;
-}
-
 static void connect_next(struct ucx_link *link, int error)
 {
-    kvf_watch_stop(control_loop(link), &link->watch);
-    close_socket(link);
-    while (link->next_address < link->addresses.count) {
-        error = connect_one(link, link->next_address++);
-        if (error == 0)
-            return;
-        close_socket(link);
-    }
-    lose(link, lane_fail(KVF_UNAVAILABLE, error));
+    error = lane_socket_connect(control_loop(link), &link->watch, &link->addresses, error);
+    if (error != 0)
+        lose(link, lane_fail(KVF_UNAVAILABLE, error));
 }
 
 static void run_connect(struct kvf_post *post)
@@ -252,10 +225,7 @@ static void run_connect(struct kvf_post *post)
 
 static void connected(struct ucx_link *link)
 {
-    int error = 0;
-    socklen_t bytes = sizeof(error);
-    if (getsockopt(link->watch.fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
-        error = errno;
+    int error = lane_socket_answer(&link->watch);
     if (error != 0) {
         connect_next(link, error);
     } else if (make_worker(link) && say_hello(link, &lane_of(link)->nonces.connect)) {
@@ -313,7 +283,8 @@ static void close_worker(struct ucx_lane *lane)
 
 static void part(struct ucx_link *link)
 {
-    close_socket(link); /* first: so that the other one lets go as well */
+    /* First, so that the other one lets go as well. While the link was up the lane's thread watched it, and has stopped. */
+    lane_socket_close(control_loop(link), &link->watch);
     close_worker(lane_of(link));
     kvf_loop_post(lane_loop(link), &link->parted_post);
 }
@@ -322,8 +293,6 @@ static void run_part(struct kvf_post *post)
 {
     struct ucx_link *link = kvf_container(post, struct ucx_link, part_post);
     bool was_idle = link->state == UCX_LINK_IDLE;
-    if (link->state != UCX_LINK_UP)
-        kvf_watch_stop(control_loop(link), &link->watch);
     set_state(link, UCX_LINK_PARTING);
     if (was_idle && is_source(link) &&
         !lane_invite_revoke(&transport_of(link)->listener, &link->invite))

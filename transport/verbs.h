@@ -105,8 +105,7 @@ struct verbs_link {
     struct ibv_qp *qp;
     struct verbs_window *windows; /* source, with windows */
     uint32_t window_count;
-    unsigned next_address; /* consumer */
-    uint8_t reads;         /* source: that may be under way */
+    uint8_t reads; /* source: that may be under way */
     bool connected;
     bool lost; /* told, with `why` */
     struct kvf_status why;

@@ -265,8 +265,8 @@ static int connect_one(struct verbs_lane *lane, unsigned index)
 static void connect_next(struct verbs_lane *lane, int error)
 {
     take_apart(&lane->link);
-    while (lane->link.next_address < lane->addresses.count) {
-        error = connect_one(lane, lane->link.next_address++);
+    while (lane->addresses.next < lane->addresses.count) {
+        error = connect_one(lane, lane->addresses.next++);
         if (error == 0)
             return;
         take_apart(&lane->link);
