@@ -6,25 +6,9 @@
 
 #include <string.h>
 
-static const char *transport_name;
+#define TEST(function) TESTBED_TEST(transport, function)
 
-static int set_up(void **state)
-{
-    (void)state;
-    testbed_open(transport_name);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    testbed_close();
-    return 0;
-}
-
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-
-static int run_suite(void)
+static int run_suite(const char *transport)
 {
     const struct CMUnitTest tests[] = {
         TEST(transfer__odd_sizes_and_places__equal_and_nothing_else_touched),
@@ -69,7 +53,6 @@ static int run_suite(void)
 
 int conformance_run(const char *transport, int argc, char **argv)
 {
-    transport_name = transport;
     if (argc == 2 && strcmp(argv[1], "source") == 0)
         return conformance_be_source(transport, 10 * KVF_MIB);
     if (argc == 2 && strcmp(argv[1], "whole source") == 0)
@@ -78,5 +61,5 @@ int conformance_run(const char *transport, int argc, char **argv)
         return conformance_be_consumer(transport);
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
-    return testbed_can_open(transport) ? run_suite() : 0;
+    return testbed_can_open(transport) ? run_suite(transport) : 0;
 }

@@ -1,13 +1,11 @@
 /* The suite's cases about blocks: their bytes arrive right, Reads take turns, taking back. */
 #include "transport/conformance_cases.h"
 
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "transport/lane_core.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- bytes ---- */
 
@@ -322,22 +320,15 @@ void turns__modest_read_beside_sixty__waits_for_a_few_pieces(void **state)
     }
 }
 
-static void invite_and_connect(struct testbed_end *source, struct testbed_end *consumer)
+static void open_lanes(struct testbed_end *source, struct testbed_end *consumer)
 {
     struct kvf_lane_nonces nonces;
-    uint64_t deadline = kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S;
     *source = (struct testbed_end){.transport = testbed.source.transport};
     *consumer = (struct testbed_end){.transport = testbed.consumer.transport};
-    assert_true(kvf_is_ok(kvf_lane_invite(source->transport, deadline, &testbed_events, source,
-                                          &nonces, &source->lane)));
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(consumer->transport, testbed_address(), KVF_ANY_DEVICE, &nonces,
-                                   deadline, &testbed_events, consumer, &consumer->lane)));
-}
-
-static bool has_opened(void *end)
-{
-    return ((struct testbed_end *)end)->opened;
+    testbed_end_invite(source, &nonces, TESTBED_WAIT_S * 1000);
+    testbed_end_connect(consumer, testbed_port(), &nonces, TESTBED_WAIT_S * 1000);
+    testbed_wait_opened(source);
+    testbed_wait_opened(consumer);
 }
 
 /* The same on lanes of their own, as two consumers have: at most 32 MiB move for the greedy one first. The lanes share a
@@ -352,9 +343,7 @@ void turns__modest_lane_beside_sixty_reads_of_another__waits_for_32_mib_at_most(
     testbed_lanes_open();
     do {
         assert_true(lanes < LANES);
-        invite_and_connect(&sources[lanes], &consumers[lanes]);
-        testbed_wait(has_opened, &sources[lanes]);
-        testbed_wait(has_opened, &consumers[lanes]);
+        open_lanes(&sources[lanes], &consumers[lanes]);
     } while (sources[lanes++].lane->thread != testbed.source.lane->thread);
     assert_ptr_equal(consumers[lanes - 1].lane->thread, testbed.consumer.lane->thread);
     testbed_hold();

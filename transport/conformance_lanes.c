@@ -3,9 +3,7 @@
 
 #include "base/clock.h"
 
-#include <dirent.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 /* ---- the end of a lane ---- */
 
@@ -147,23 +145,12 @@ void close__by_the_source_after_sending__ends_with_truth(void **state)
     }
 }
 
-static unsigned open_descriptors(void)
-{
-    unsigned count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
-}
-
 void close__1000_times__no_descriptor_is_left(void **state)
 {
     (void)state;
     testbed_lanes_open();
     testbed_lanes_close();
-    unsigned before = open_descriptors();
+    unsigned before = testbed_descriptors();
     for (int i = 0; i < 1000; i++) {
         testbed_invite(TESTBED_WAIT_S * 1000);
         testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
@@ -175,7 +162,7 @@ void close__1000_times__no_descriptor_is_left(void **state)
     testbed_lanes_open();
     testbed_lanes_close();
     testbed_serve_ms(1200); /* a connection that never said its nonce has one second */
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(testbed_descriptors(), before);
 }
 
 /* ---- opening ---- */
@@ -212,17 +199,7 @@ void connect__wrong_nonce__refused_and_the_right_one_still_opens(void **state)
     assert_int_equal(testbed_stats(&testbed.source).protocol_errors, 10);
     assert_int_equal(testbed.source.closed_count, 0);
     testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
-    struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
-    struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);
-    testbed_read_set(to, 0, 0, 100, 0);
-    testbed_read_set(from, 0, 0, 100, 100);
-    testbed_expect(to);
-    testbed_offer(from);
-    testbed_wait_ended(to);
-    testbed_wait_ended(from);
-    testbed_check_ok(to, from, 0);
-    free(to);
-    free(from);
+    testbed_check_transfer(100);
 }
 
 void connect__nonce_used_before__refused(void **state)
@@ -231,10 +208,7 @@ void connect__nonce_used_before__refused(void **state)
     testbed_lanes_open();
     struct testbed_end first = testbed.consumer;
     struct testbed_end second = {.transport = first.transport};
-    assert_true(kvf_is_ok(kvf_lane_connect(second.transport, testbed_address(), KVF_ANY_DEVICE,
-                                           &testbed.nonces,
-                                           kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                                           &testbed_events, &second, &second.lane)));
+    testbed_end_connect(&second, testbed_port(), &testbed.nonces, TESTBED_WAIT_S * 1000);
     testbed_wait_closed(&second);
     assert_int_equal(second.closed.code, KVF_UNAVAILABLE);
     assert_int_equal(second.opened_count, 0);
@@ -281,16 +255,13 @@ void invite__many_lanes_at_once__each_nonce_opens_its_own(void **state)
     enum { LANES = 32 };
     static struct testbed_end source[LANES], consumer[LANES];
     struct kvf_lane_nonces nonces[LANES];
-    uint64_t deadline = kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S;
     for (unsigned i = 0; i < LANES; i++) {
-        source[i] = consumer[i] = (struct testbed_end){0};
-        assert_true(kvf_is_ok(kvf_lane_invite(testbed.source.transport, deadline, &testbed_events,
-                                              &source[i], &nonces[i], &source[i].lane)));
+        source[i] = (struct testbed_end){.transport = testbed.source.transport};
+        consumer[i] = (struct testbed_end){.transport = testbed.consumer.transport};
+        testbed_end_invite(&source[i], &nonces[i], TESTBED_WAIT_S * 1000);
     }
     for (unsigned i = LANES; i-- > 0;)
-        assert_true(kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, testbed_address(),
-                                               KVF_ANY_DEVICE, &nonces[i], deadline,
-                                               &testbed_events, &consumer[i], &consumer[i].lane)));
+        testbed_end_connect(&consumer[i], testbed_port(), &nonces[i], TESTBED_WAIT_S * 1000);
     for (unsigned i = 0; i < LANES; i++) {
         struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
         struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);

@@ -97,18 +97,6 @@ static void end_other(struct other *other)
     (void)close(other->from);
 }
 
-static bool consumer_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.consumer.opened;
-}
-
-static bool source_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.source.opened;
-}
-
 static bool half_has_arrived(void *argument)
 {
     (void)argument;
@@ -126,16 +114,12 @@ static struct other start_source(const char *role, struct testbed_read *to)
     struct other other = start_other(role);
     struct invitation invitation;
     assert_int_equal(read(other.from, &invitation, sizeof(invitation)), sizeof(invitation));
-    char address[80];
-    (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, invitation.port);
-    assert_true(kvf_is_ok(
-        kvf_lane_connect(testbed.consumer.transport, address, KVF_ANY_DEVICE, &invitation.nonces,
-                         kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S, &testbed_events,
-                         &testbed.consumer, &testbed.consumer.lane)));
+    testbed_end_connect(&testbed.consumer, invitation.port, &invitation.nonces,
+                        TESTBED_WAIT_S * 1000);
     testbed_expect(to);
     assert_int_equal(write(other.to, "r", 1), 1);
     hear_tokens(other.from, to);
-    testbed_wait(consumer_is_open, NULL);
+    testbed_wait_opened(&testbed.consumer);
     return other;
 }
 
@@ -153,10 +137,9 @@ static struct other start_consumer(void)
 {
     struct other other = start_other("consumer");
     testbed_invite(TESTBED_WAIT_S * 1000);
-    struct invitation invitation = {.port = kvf_transport_port(testbed.source.transport),
-                                    .nonces = testbed.nonces};
+    struct invitation invitation = {.port = testbed_port(), .nonces = testbed.nonces};
     assert_int_equal(write(other.to, &invitation, sizeof(invitation)), sizeof(invitation));
-    testbed_wait(source_is_open, NULL);
+    testbed_wait_opened(&testbed.source);
     char ready;
     assert_int_equal(read(other.from, &ready, 1), 1);
     tell_fd = other.to;
@@ -357,8 +340,7 @@ int conformance_be_source(const char *transport, uint64_t landed)
     tell_fd = 1;
     testbed.tell = tell_far;
     testbed_invite(TESTBED_WAIT_S * 1000);
-    struct invitation invitation = {.port = kvf_transport_port(testbed.source.transport),
-                                    .nonces = testbed.nonces};
+    struct invitation invitation = {.port = testbed_port(), .nonces = testbed.nonces};
     if (write(1, &invitation, sizeof(invitation)) != sizeof(invitation))
         return 1;
     char asked; /* the Read, which comes after the expect */
@@ -375,16 +357,11 @@ int conformance_be_consumer(const char *transport)
     struct invitation invitation;
     if (read(0, &invitation, sizeof(invitation)) != sizeof(invitation))
         return 1;
-    char address[80];
-    (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, invitation.port);
-    if (!kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, address, KVF_ANY_DEVICE,
-                                    &invitation.nonces,
-                                    kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                                    &testbed_events, &testbed.consumer, &testbed.consumer.lane)))
-        return 1;
+    testbed_end_connect(&testbed.consumer, invitation.port, &invitation.nonces,
+                        TESTBED_WAIT_S * 1000);
     struct testbed_read *to = conformance_big(&testbed.consumer, 1, 0);
     testbed_expect(to);
-    testbed_wait(consumer_is_open, NULL);
+    testbed_wait_opened(&testbed.consumer);
     if (write(1, "r", 1) != 1)
         return 1;
     hear_tokens(0, to);

@@ -6,11 +6,8 @@
 #include "transport/tcp_wire.h"
 #include "transport/testbed.h"
 
-#include "base/clock.h"
 #include "base/crc32c.h"
 
-#include <arpa/inet.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -53,13 +50,8 @@ static bool source_is_open(void *argument)
 
 static void run_source(const uint8_t *data, size_t bytes, bool greet)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port =
-                                      htons((uint16_t)kvf_transport_port(testbed.source.transport)),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     testbed_invite(TESTBED_WAIT_S * 1000);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    int fd = testbed_socket_connected();
     if (greet) {
         say_greeting(fd, &testbed.nonces.connect);
         testbed_wait(source_is_open, NULL);
@@ -71,20 +63,7 @@ static void run_source(const uint8_t *data, size_t bytes, bool greet)
 
 /* ---- our side is the consumer ---- */
 
-static int listener = -1;
-static char listener_address[32];
-
-static void start_listener(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(listen(listener, 4), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &bytes), 0);
-    (void)snprintf(listener_address, sizeof(listener_address), "127.0.0.1:%d",
-                   ntohs(address.sin_port));
-}
+static int listener = -1, listener_port;
 
 static struct testbed_read *expect_blocks(void)
 {
@@ -110,10 +89,7 @@ static void check_blocks(const struct testbed_read *read)
 static void run_consumer(const uint8_t *data, size_t bytes, bool greet)
 {
     memset(&testbed.nonces, 0x5c, sizeof(testbed.nonces));
-    assert_true(kvf_is_ok(
-        kvf_lane_connect(testbed.consumer.transport, listener_address, KVF_ANY_DEVICE,
-                         &testbed.nonces, kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                         &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    testbed_end_connect(&testbed.consumer, listener_port, &testbed.nonces, TESTBED_WAIT_S * 1000);
     struct testbed_read *read = expect_blocks();
     int fd = accept(listener, NULL, NULL);
     assert_true(fd >= 0);
@@ -132,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (listener < 0) {
         testbed_open("tcp");
-        start_listener();
+        listener = testbed_socket_listening(&listener_port);
     }
     if (bytes == 0)
         return 0;

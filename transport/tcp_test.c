@@ -2,13 +2,9 @@
 #include "transport/tcp_wire.h"
 #include "transport/testbed.h"
 
-#include "base/clock.h"
-
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -16,18 +12,6 @@
 #include <unistd.h>
 
 /* ---- a raw peer ---- */
-
-static int raw_connect(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port =
-                                      htons((uint16_t)kvf_transport_port(testbed.source.transport)),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    return fd;
-}
 
 static void raw_send(int fd, const void *bytes, size_t count)
 {
@@ -82,18 +66,12 @@ static uint64_t source_errors(void)
     return testbed_stats(&testbed.source).protocol_errors;
 }
 
-static bool source_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.source.opened;
-}
-
 /* A raw consumer whose lane is open at the source. */
 static int raw_consumer(void)
 {
     uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
-    int fd = raw_connect();
+    int fd = testbed_socket_connected();
     lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
     raw_send(fd, greeting, sizeof(greeting));
     raw_receive(fd, greeting, sizeof(greeting));
@@ -106,28 +84,13 @@ struct raw_source {
     int listener, fd;
 };
 
-static bool consumer_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.consumer.opened;
-}
-
 /* A raw source that our consumer connects to; it has heard the consumer's greeting and said nothing. */
 static struct raw_source raw_source_silent(uint64_t timeout_ms)
 {
-    struct raw_source raw = {.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-    assert_int_equal(bind(raw.listener, (struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(listen(raw.listener, 4), 0);
-    assert_int_equal(getsockname(raw.listener, (struct sockaddr *)&address, &bytes), 0);
-    char text[32];
-    (void)snprintf(text, sizeof(text), "127.0.0.1:%d", ntohs(address.sin_port));
+    int port;
+    struct raw_source raw = {.listener = testbed_socket_listening(&port)};
     memset(&testbed.nonces, 0x5c, sizeof(testbed.nonces));
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, text, KVF_ANY_DEVICE,
-                                   &testbed.nonces, kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS,
-                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    testbed_end_connect(&testbed.consumer, port, &testbed.nonces, timeout_ms);
     raw.fd = accept(raw.listener, NULL, NULL);
     assert_true(raw.fd >= 0);
     uint8_t greeting[LANE_GREETING_BYTES];
@@ -142,7 +105,7 @@ static struct raw_source raw_source_open(void)
     uint8_t greeting[LANE_GREETING_BYTES];
     lane_greeting_write(&tcp_greeting, &testbed.nonces.accept, greeting);
     raw_send(raw.fd, greeting, sizeof(greeting));
-    testbed_wait(consumer_is_open, NULL);
+    testbed_wait_opened(&testbed.consumer);
     return raw;
 }
 
@@ -170,7 +133,7 @@ static void port__garbage__ended_counted_and_lanes_still_open(void **state)
     for (unsigned i = 0; i < sizeof(garbage); i++)
         garbage[i] = (uint8_t)testbed_random(256);
     for (unsigned i = 0; i < 20; i++) {
-        int fd = raw_connect();
+        int fd = testbed_socket_connected();
         raw_send(fd, garbage, LANE_GREETING_BYTES + testbed_random(4000));
         raw_wait_end(fd);
     }
@@ -195,7 +158,7 @@ static void port__ten_thousand_guessed_nonces__none_opens_and_the_right_one_does
                 for (unsigned byte = 0; byte < KVF_NONCE_BYTES; byte++)
                     nonce.bytes[byte] = (uint8_t)testbed_random(256);
             lane_greeting_write(&tcp_greeting, &nonce, greeting);
-            fds[i] = raw_connect();
+            fds[i] = testbed_socket_connected();
             raw_send(fds[i], greeting, sizeof(greeting));
         }
         for (unsigned i = 0; i < AT_ONCE; i++) {
@@ -207,7 +170,7 @@ static void port__ten_thousand_guessed_nonces__none_opens_and_the_right_one_does
     assert_int_equal(source_errors(), GUESSES);
     assert_false(testbed.source.opened);
     testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
-    testbed_wait(source_is_open, NULL);
+    testbed_wait_opened(&testbed.source);
 }
 
 static void port__other_version__ended(void **state)
@@ -217,7 +180,7 @@ static void port__other_version__ended(void **state)
     testbed_invite(TESTBED_WAIT_S * 1000);
     lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
     greeting[8]++;
-    int fd = raw_connect();
+    int fd = testbed_socket_connected();
     raw_send(fd, greeting, sizeof(greeting));
     raw_wait_end(fd);
     assert_int_equal(source_errors(), 1);
@@ -230,7 +193,7 @@ static void port__closes_in_the_middle_of_its_greeting__counted(void **state)
     uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
     lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
-    int fd = raw_connect();
+    int fd = testbed_socket_connected();
     raw_send(fd, greeting, 47);
     (void)shutdown(fd, SHUT_WR);
     raw_wait_end(fd);
@@ -241,7 +204,7 @@ static void port__closes_in_the_middle_of_its_greeting__counted(void **state)
 static void port__says_nothing__ended_after_its_time(void **state)
 {
     (void)state;
-    int fd = raw_connect();
+    int fd = testbed_socket_connected();
     raw_wait_end(fd);
     assert_int_equal(source_errors(), 1);
 }
@@ -252,13 +215,13 @@ static void port__greeting_byte_by_byte__opens(void **state)
     uint8_t greeting[LANE_GREETING_BYTES];
     testbed_invite(TESTBED_WAIT_S * 1000);
     lane_greeting_write(&tcp_greeting, &testbed.nonces.connect, greeting);
-    int fd = raw_connect();
+    int fd = testbed_socket_connected();
     for (unsigned i = 0; i < sizeof(greeting); i++) {
         raw_send(fd, greeting + i, 1);
         if (i % 8 == 0)
             testbed_serve_ms(1);
     }
-    testbed_wait(source_is_open, NULL);
+    testbed_wait_opened(&testbed.source);
     (void)close(fd);
     testbed_wait_closed(&testbed.source);
     assert_int_equal(testbed.source.closed.code, KVF_UNAVAILABLE);
@@ -271,7 +234,7 @@ static void port__flood_of_silent_strangers__a_lane_still_opens(void **state)
     enum { STRANGERS = 200 };
     int fds[STRANGERS];
     for (unsigned i = 0; i < STRANGERS; i++)
-        fds[i] = raw_connect();
+        fds[i] = testbed_socket_connected();
     testbed_lanes_open();
     assert_true(source_errors() >= STRANGERS - 64);
     for (unsigned i = 0; i < STRANGERS; i++)
@@ -285,7 +248,7 @@ static void port__out_of_descriptors_for_a_while__accepts_again(void **state)
 {
     (void)state;
     struct rlimit before, none;
-    int fd = raw_connect();
+    int fd = testbed_socket_connected();
     testbed_serve_ms(20);
     int waiting = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -4,10 +4,13 @@
 #include "base/crc32c.h"
 #include "transport/lane_core.h"
 
+#include <dirent.h>
+#include <netinet/in.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 struct testbed testbed;
 
@@ -239,6 +242,17 @@ void testbed_wait_ended(struct testbed_read *read)
     testbed_wait(read_has_ended, read);
 }
 
+static bool end_is_open(void *argument)
+{
+    struct testbed_end *end = argument;
+    return end->opened;
+}
+
+void testbed_wait_opened(struct testbed_end *end)
+{
+    testbed_wait(end_is_open, end);
+}
+
 static bool end_is_closed(void *argument)
 {
     struct testbed_end *end = argument;
@@ -296,40 +310,45 @@ static void note_tokens(struct kvf_lane *lane, void *user, struct kvf_lane_read 
 const struct kvf_lane_events testbed_events = {
     .opened = note_opened, .tokens = note_tokens, .closed = note_closed};
 
-char *testbed_address(void)
+int testbed_port(void)
 {
-    static char address[80];
-    (void)snprintf(address, sizeof(address), "%s:%d", testbed.host,
-                   kvf_transport_port(testbed.source.transport));
-    return address;
+    return kvf_transport_port(testbed.source.transport);
+}
+
+void testbed_end_invite(struct testbed_end *end, struct kvf_lane_nonces *nonces,
+                        uint64_t timeout_ms)
+{
+    uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
+    assert_true(kvf_is_ok(
+        kvf_lane_invite(end->transport, deadline, &testbed_events, end, nonces, &end->lane)));
+}
+
+void testbed_end_connect(struct testbed_end *end, int port, const struct kvf_lane_nonces *nonces,
+                         uint64_t timeout_ms)
+{
+    char address[80];
+    uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
+    (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, port);
+    assert_true(kvf_is_ok(kvf_lane_connect(end->transport, address, KVF_ANY_DEVICE, nonces,
+                                           deadline, &testbed_events, end, &end->lane)));
 }
 
 void testbed_invite(uint64_t timeout_ms)
 {
-    uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
-    assert_true(kvf_is_ok(kvf_lane_invite(testbed.source.transport, deadline, &testbed_events,
-                                          &testbed.source, &testbed.nonces, &testbed.source.lane)));
+    testbed_end_invite(&testbed.source, &testbed.nonces, timeout_ms);
 }
 
 void testbed_connect(const struct kvf_lane_nonces *nonces, uint64_t timeout_ms)
 {
-    uint64_t deadline = kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS;
-    assert_true(kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, testbed_address(),
-                                           KVF_ANY_DEVICE, nonces, deadline, &testbed_events,
-                                           &testbed.consumer, &testbed.consumer.lane)));
-}
-
-static bool both_are_open(void *argument)
-{
-    (void)argument;
-    return testbed.source.opened && testbed.consumer.opened;
+    testbed_end_connect(&testbed.consumer, testbed_port(), nonces, timeout_ms);
 }
 
 void testbed_lanes_open(void)
 {
     testbed_invite(TESTBED_WAIT_S * 1000);
     testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
-    testbed_wait(both_are_open, NULL);
+    testbed_wait_opened(&testbed.source);
+    testbed_wait_opened(&testbed.consumer);
 }
 
 void testbed_lanes_close(void)
@@ -457,9 +476,65 @@ void testbed_check_ok(const struct testbed_read *to, const struct testbed_read *
         assert_int_equal(is[i], 0);
 }
 
+void testbed_check_transfer(uint64_t bytes)
+{
+    struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
+    struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);
+    testbed_read_set(to, 0, 0, bytes, 0);
+    testbed_read_set(from, 0, 0, bytes, bytes);
+    testbed_expect(to);
+    testbed_offer(from);
+    testbed_wait_ended(to);
+    testbed_wait_ended(from);
+    testbed_check_ok(to, from, 0);
+    free(to);
+    free(from);
+}
+
 struct kvf_lane_stats testbed_stats(const struct testbed_end *end)
 {
     struct kvf_lane_stats stats;
     kvf_transport_stats(end->transport, &stats);
     return stats;
+}
+
+/* ---- sockets and descriptors ---- */
+
+static struct sockaddr_in on_loopback(int port)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+int testbed_socket_connected(void)
+{
+    struct sockaddr_in address = on_loopback(testbed_port());
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
+int testbed_socket_listening(int *port)
+{
+    struct sockaddr_in address = on_loopback(0);
+    socklen_t bytes = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
+    assert_int_equal(listen(fd, 4), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+unsigned testbed_descriptors(void)
+{
+    unsigned count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    assert_non_null(directory);
+    while (readdir(directory) != NULL)
+        count++;
+    (void)closedir(directory);
+    return count;
 }

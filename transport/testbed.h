@@ -68,14 +68,15 @@ void testbed_close(void);
 int testbed_set_up(void **state); /* *state: its name */
 int testbed_tear_down(void **state);
 #define TESTBED_TEST(transport, function)                                                          \
-    cmocka_unit_test_prestate_setup_teardown(function, testbed_set_up, testbed_tear_down, transport)
+    cmocka_unit_test_prestate_setup_teardown(function, testbed_set_up, testbed_tear_down,          \
+                                             (void *)(transport))
 
 uint64_t testbed_random(uint64_t below);
-char *testbed_address(void);
 /* Serve the loop until *condition, at most TESTBED_WAIT_S; fails the test then. */
 void testbed_wait(bool (*condition)(void *), void *argument);
 /* A source's Read that nobody expects any more is released for it. */
 void testbed_wait_ended(struct testbed_read *read);
+void testbed_wait_opened(struct testbed_end *end);
 void testbed_wait_closed(struct testbed_end *end);
 void testbed_serve_ms(unsigned ms);
 
@@ -91,6 +92,14 @@ void testbed_let_go(void);
 bool testbed_is_untouched(const uint8_t *at, uint64_t bytes);
 
 extern const struct kvf_lane_events testbed_events;
+/* The source's. */
+int testbed_port(void);
+/* By any end, the testbed's own or a test's. The port is one on the source's host. */
+void testbed_end_invite(struct testbed_end *end, struct kvf_lane_nonces *nonces,
+                        uint64_t timeout_ms);
+void testbed_end_connect(struct testbed_end *end, int port, const struct kvf_lane_nonces *nonces,
+                         uint64_t timeout_ms);
+/* By the testbed's own, the consumer to the source. */
 void testbed_invite(uint64_t timeout_ms);
 void testbed_connect(const struct kvf_lane_nonces *nonces, uint64_t timeout_ms);
 /* Invite, connect, wait until both are open. */
@@ -112,6 +121,14 @@ void testbed_transfer(struct kvf_lane *consumer, struct testbed_read *to, struct
 /* Every block ended OK and holds what lies at the source block's place, CRC and tail included. */
 void testbed_check_ok(const struct testbed_read *to, const struct testbed_read *from,
                       uint32_t block);
+/* One block of so many bytes goes over the testbed's lanes, and is right. */
+void testbed_check_transfer(uint64_t bytes);
 struct kvf_lane_stats testbed_stats(const struct testbed_end *end);
+
+/* TCP, for a peer that is none of ours: a socket that is connected to the source's port; one that listens on the loopback. */
+int testbed_socket_connected(void);
+int testbed_socket_listening(int *port);
+/* How many this process has open. */
+unsigned testbed_descriptors(void);
 
 #endif

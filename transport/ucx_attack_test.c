@@ -6,10 +6,8 @@
 #include "base/crc32c.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* Blocks 0 and 1 of 3 MiB, block 2 is none. */
 static struct testbed_read *expect_three(void)
@@ -32,6 +30,18 @@ static void serve_until_closed(struct ucx_raw *raw, struct testbed_end *end)
     for (unsigned i = 0; i < 1000 && end->lane != NULL; i++)
         ucx_raw_serve_ms(raw, 10);
     assert_null(end->lane);
+}
+
+/* The consumer's lane ends for what the raw source has said, and with it all that expect_three expected. */
+static void check_protocol(struct ucx_raw *raw, struct testbed_read *to)
+{
+    serve_until_closed(raw, &testbed.consumer);
+    assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
+    assert_int_equal(to->ended, 2);
+    assert_int_equal(to->blocks[0].status.code, KVF_PROTOCOL);
+    assert_nothing_was_written();
+    ucx_raw_end(raw);
+    free(to);
 }
 
 /* ---- a source's pieces ---- */
@@ -75,13 +85,7 @@ static void source__illegal_piece__lane_ends_with_protocol_and_nothing_is_writte
         struct ucx_raw *raw = ucx_raw_source();
         struct testbed_read *to = expect_three();
         ucx_raw_piece(raw, &headers[i], testbed.pattern);
-        serve_until_closed(raw, &testbed.consumer);
-        assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
-        assert_int_equal(to->ended, 2);
-        assert_int_equal(to->blocks[0].status.code, KVF_PROTOCOL);
-        assert_nothing_was_written();
-        ucx_raw_end(raw);
-        free(to);
+        check_protocol(raw, to);
     }
     assert_int_equal(testbed_stats(&testbed.consumer).protocol_errors,
                      sizeof(headers) / sizeof(headers[0]));
@@ -110,11 +114,7 @@ static void source__header_or_message_of_another_kind__protocol(void **state)
         lane_header_write(UCX_MARK, &(struct lane_header){.read = 1, .length = 4096}, header);
         ucx_raw_send(raw, UCX_PIECE_ID, header, messages[i].header_bytes, testbed.pattern,
                      messages[i].bytes, messages[i].flags);
-        serve_until_closed(raw, &testbed.consumer);
-        assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
-        assert_nothing_was_written();
-        ucx_raw_end(raw);
-        free(to);
+        check_protocol(raw, to);
     }
 }
 
@@ -128,11 +128,7 @@ static void source__random_headers__never_written_and_lane_ends(void **state)
         assert_int_equal(getrandom(header, sizeof(header), 0), sizeof(header));
         ucx_raw_send(raw, UCX_PIECE_ID, header, testbed_random(sizeof(header) + 1), testbed.pattern,
                      1 + testbed_random(KVF_MIB), UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY);
-        serve_until_closed(raw, &testbed.consumer);
-        assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
-        assert_nothing_was_written();
-        ucx_raw_end(raw);
-        free(to);
+        check_protocol(raw, to);
     }
 }
 

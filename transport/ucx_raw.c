@@ -2,9 +2,7 @@
 
 #include "base/clock.h"
 
-#include <netinet/in.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -146,29 +144,15 @@ void ucx_raw_say(struct ucx_raw *raw, const struct kvf_nonce *nonce, uint32_t ad
 
 struct ucx_raw *ucx_raw_source_half(uint64_t timeout_ms)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-    char text[80];
+    int port;
     struct ucx_raw *raw = make();
-    raw->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(raw->listener, (struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(listen(raw->listener, 4), 0);
-    assert_int_equal(getsockname(raw->listener, (struct sockaddr *)&address, &bytes), 0);
-    (void)snprintf(text, sizeof(text), "127.0.0.1:%d", ntohs(address.sin_port));
+    raw->listener = testbed_socket_listening(&port);
     memset(&testbed.nonces, 0x5a, sizeof(testbed.nonces));
-    assert_true(
-        kvf_is_ok(kvf_lane_connect(testbed.consumer.transport, text, KVF_ANY_DEVICE,
-                                   &testbed.nonces, kvf_clock_now_ns() + timeout_ms * KVF_NS_PER_MS,
-                                   &testbed_events, &testbed.consumer, &testbed.consumer.lane)));
+    testbed_end_connect(&testbed.consumer, port, &testbed.nonces, timeout_ms);
     raw->fd = accept(raw->listener, NULL, NULL);
     assert_true(raw->fd >= 0);
     hear_hello(raw);
     return raw;
-}
-
-static bool has_opened(void *end)
-{
-    return ((struct testbed_end *)end)->opened;
 }
 
 struct ucx_raw *ucx_raw_source(void)
@@ -176,18 +160,15 @@ struct ucx_raw *ucx_raw_source(void)
     struct ucx_raw *raw = ucx_raw_source_half(TESTBED_WAIT_S * 1000);
     connect_to(raw, raw->heard + UCX_HELLO_HEAD_BYTES);
     ucx_raw_say(raw, &testbed.nonces.accept, UINT32_MAX, SIZE_MAX);
-    testbed_wait(has_opened, &testbed.consumer);
+    testbed_wait_opened(&testbed.consumer);
     return raw;
 }
 
 struct ucx_raw *ucx_raw_consumer_half(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct ucx_raw *raw = make();
     testbed_invite(TESTBED_WAIT_S * 1000);
-    address.sin_port = htons((uint16_t)kvf_transport_port(testbed.source.transport));
-    raw->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(raw->fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    raw->fd = testbed_socket_connected();
     return raw;
 }
 
@@ -197,7 +178,7 @@ struct ucx_raw *ucx_raw_consumer(void)
     ucx_raw_say(raw, &testbed.nonces.connect, UINT32_MAX, SIZE_MAX);
     hear_hello(raw);
     connect_to(raw, raw->heard + UCX_HELLO_HEAD_BYTES);
-    testbed_wait(has_opened, &testbed.source);
+    testbed_wait_opened(&testbed.source);
     return raw;
 }
 

@@ -6,7 +6,6 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,20 +130,11 @@ static uint64_t cpu_ns(void)
 static void idle__open_lane_after_a_transfer__sleeps(void **state)
 {
     (void)state;
-    struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
-    struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);
-    testbed_read_set(to, 0, 0, 3 * KVF_MIB, 0);
-    testbed_read_set(from, 0, 0, 3 * KVF_MIB, 3 * KVF_MIB);
     testbed_lanes_open();
-    testbed_expect(to);
-    testbed_offer(from);
-    testbed_wait_ended(to);
-    testbed_wait_ended(from);
+    testbed_check_transfer(3 * KVF_MIB);
     uint64_t before = cpu_ns();
     (void)sleep(1);
     assert_true(cpu_ns() - before < KVF_NS_PER_S / 4);
-    free(to);
-    free(from);
 }
 
 static uint64_t resident_kib(void)
@@ -162,18 +152,9 @@ static void close__1000_lanes_that_moved_something__no_memory_is_left(void **sta
     (void)state;
     uint64_t before = 0;
     for (uint64_t i = 0; i < 1100; i++) {
-        struct testbed_read *to = testbed_read_make(&testbed.consumer, 1, 7, 1);
-        struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);
-        testbed_read_set(to, 0, 0, 100000, 0);
-        testbed_read_set(from, 0, 0, 100000, 100000);
         testbed_lanes_open();
-        testbed_expect(to);
-        testbed_offer(from);
-        testbed_wait_ended(to);
-        testbed_wait_ended(from);
+        testbed_check_transfer(100000);
         testbed_lanes_close();
-        free(to);
-        free(from);
         if (i == 100)
             before = resident_kib();
     }

@@ -4,9 +4,6 @@
 #include "transport/verbs.h"
 #include "transport/verbs_raw.h"
 
-#include "base/clock.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,12 +14,6 @@
 
 static struct verbs_raw raw;
 static struct testbed_read *offered;
-
-static bool source_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.source.opened;
-}
 
 static bool all_are_told(void *argument)
 {
@@ -37,15 +28,14 @@ static bool connect_raw(const struct kvf_nonce *nonce)
 {
     uint8_t greeting[VERBS_GREETING_BYTES];
     verbs_greeting_write(nonce, greeting);
-    return verbs_raw_connect(&raw, testbed.host, kvf_transport_port(testbed.source.transport),
-                             greeting, sizeof(greeting));
+    return verbs_raw_connect(&raw, testbed.host, testbed_port(), greeting, sizeof(greeting));
 }
 
 static void open_victim(void)
 {
     testbed_invite(TESTBED_WAIT_S * 1000);
     assert_true(connect_raw(&testbed.nonces.connect));
-    testbed_wait(source_is_open, NULL);
+    testbed_wait_opened(&testbed.source);
 }
 
 /* Two blocks, the first of which is the one to attack. */
@@ -203,10 +193,8 @@ static void read__with_the_token_of_another_lane__refused(void **state)
     struct verbs_token token = offer();
     first = raw;
     struct testbed_end saved = testbed.source;
-    uint64_t deadline = kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S;
     struct kvf_lane_nonces nonces;
-    assert_true(kvf_is_ok(
-        kvf_lane_invite(other.transport, deadline, &testbed_events, &other, &nonces, &other.lane)));
+    testbed_end_invite(&other, &nonces, TESTBED_WAIT_S * 1000);
     assert_true(connect_raw(&nonces.connect));
     check_read_refused(token.key, token.address, BYTES);
     verbs_raw_close(&raw);
@@ -267,8 +255,7 @@ static void connect__bytes_that_are_no_nonce_of_ours__refused_and_counted(void *
             bytes[(way - 4) * 5] ^= 1; /* magic, version, nonce */
             break;
         }
-        assert_false(verbs_raw_connect(&raw, testbed.host,
-                                       kvf_transport_port(testbed.source.transport),
+        assert_false(verbs_raw_connect(&raw, testbed.host, testbed_port(),
                                        length > 0 ? bytes : NULL, length));
         verbs_raw_close(&raw);
         refused++;
@@ -276,7 +263,7 @@ static void connect__bytes_that_are_no_nonce_of_ours__refused_and_counted(void *
     }
     assert_int_equal(testbed.source.closed_count, 0);
     assert_true(connect_raw(&testbed.nonces.connect));
-    testbed_wait(source_is_open, NULL);
+    testbed_wait_opened(&testbed.source);
     close_victim();
 }
 
@@ -298,12 +285,7 @@ static void connect__nonce_of_a_lane_that_is_open__refused(void **state)
 
 static void connect_to_raw(int port)
 {
-    char address[80];
-    (void)snprintf(address, sizeof(address), "%s:%d", testbed.host, port);
-    assert_true(kvf_is_ok(
-        kvf_lane_connect(testbed.consumer.transport, address, KVF_ANY_DEVICE, &testbed.nonces,
-                         kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S, &testbed_events,
-                         &testbed.consumer, &testbed.consumer.lane)));
+    testbed_end_connect(&testbed.consumer, port, &testbed.nonces, TESTBED_WAIT_S * 1000);
 }
 
 static void close_raw_source(void)
@@ -314,19 +296,13 @@ static void close_raw_source(void)
     testbed_wait_closed(&testbed.consumer);
 }
 
-static bool consumer_is_open(void *argument)
-{
-    (void)argument;
-    return testbed.consumer.opened;
-}
-
 static void open_raw_source(void)
 {
     uint8_t greeting[VERBS_GREETING_BYTES];
     verbs_greeting_write(&testbed.nonces.accept, greeting);
     connect_to_raw(verbs_raw_listen(&raw, testbed.host));
     assert_true(verbs_raw_accept(&raw, greeting, sizeof(greeting)));
-    testbed_wait(consumer_is_open, NULL);
+    testbed_wait_opened(&testbed.consumer);
 }
 
 static void answer__that_is_no_greeting__protocol_and_never_open(void **state)

@@ -3,26 +3,13 @@
 #include "transport/verbs.h"
 #include "transport/verbs_faults.h"
 
-#include "base/clock.h"
 #include "base/faulty_memory.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BLOCKS 4
 #define MOST_STEPS 500
-
-static unsigned open_descriptors(void)
-{
-    unsigned count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    assert_non_null(directory);
-    while (readdir(directory) != NULL)
-        count++;
-    (void)closedir(directory);
-    return count;
-}
 
 /* ---- opening the transport ---- */
 
@@ -57,14 +44,14 @@ static void check_open_fails_at_each(void (*fail_at)(unsigned), bool (*has_faile
     const struct kvf_arena *arenas[] = {&arena};
     struct kvf_transport_options options = {.loop = loop, .arenas = arenas, .arena_count = 1};
     assert_true(open_and_close(&options, has_failed));
-    unsigned before = open_descriptors(), step = 0;
+    unsigned before = testbed_descriptors(), step = 0;
     do {
-        assert_int_equal(open_descriptors(), before);
+        assert_int_equal(testbed_descriptors(), before);
         assert_true(++step < MOST_STEPS);
         fail_at(step);
     } while (!open_and_close(&options, has_failed));
     assert_true(step > 5);
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(testbed_descriptors(), before);
     kvf_arena_close(&arena);
     kvf_loop_destroy(loop);
 }
@@ -132,9 +119,9 @@ static void lane__a_call_fails__both_ends_end_and_the_next_lane_works(void **sta
 {
     (void)state;
     assert_true(try_transfer());
-    unsigned before = open_descriptors(), step = 0, bad = 0;
+    unsigned before = testbed_descriptors(), step = 0, bad = 0;
     do {
-        assert_int_equal(open_descriptors(), before);
+        assert_int_equal(testbed_descriptors(), before);
         assert_true(++step < MOST_STEPS);
         verbs_faults_fail_at(step);
         bad += !try_transfer();
@@ -142,7 +129,7 @@ static void lane__a_call_fails__both_ends_end_and_the_next_lane_works(void **sta
     verbs_faults_fail_at(0);
     assert_true(bad > 10);
     assert_true(try_transfer());
-    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(testbed_descriptors(), before);
 }
 
 /* ---- no windows ---- */

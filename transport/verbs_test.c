@@ -3,8 +3,6 @@
 #include "transport/testbed.h"
 #include "transport/verbs.h"
 
-#include "base/clock.h"
-
 #include <linux/capability.h>
 #include <sched.h>
 #include <stdio.h>
@@ -365,12 +363,8 @@ static void listen__on_an_address_that_no_device_has__unavailable_and_says_so(vo
 static void connect__where_nobody_listens__unavailable(void **state)
 {
     (void)state;
-    char address[80];
     struct testbed_end end = {.transport = testbed.consumer.transport};
-    (void)snprintf(address, sizeof(address), "%s:1", testbed.host);
-    assert_true(kvf_is_ok(kvf_lane_connect(end.transport, address, KVF_ANY_DEVICE, &testbed.nonces,
-                                           kvf_clock_now_ns() + TESTBED_WAIT_S * KVF_NS_PER_S,
-                                           &testbed_events, &end, &end.lane)));
+    testbed_end_connect(&end, 1, &testbed.nonces, TESTBED_WAIT_S * 1000);
     testbed_wait_closed(&end);
     assert_int_equal(end.closed.code, KVF_UNAVAILABLE);
 }
