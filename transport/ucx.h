@@ -8,8 +8,8 @@
  * - ucx_consumer.c: pieces announced, received, refused
  * - ucx_wire.c: the bytes that travel outside of UCX
  *
- * A lane has a TCP connection, its link, on which the two ends say their nonces and where their UCX workers are; from then
- * on the link is quiet, and its end is the lane's. Only who has said the nonce gets to speak to UCX's own code. A lane
+ * A lane has a TCP connection, its link, on which the two ends say their nonces where their UCX workers are, and that
+ * they are connected; from then on the link is quiet, and its end is the lane's. Only who has said the nonce gets to speak to UCX's own code. A lane
  * has a UCX worker of its own with one endpoint: nothing of another lane comes to it, and once the worker is destroyed
  * nothing reaches the lane's memory any more, whatever the peer does. Workers take a millisecond to make and to
  * destroy, so the control thread does it, which also hears strangers; in between a lane's thread has the worker for
@@ -69,7 +69,8 @@ struct ucx_link {
 };
 
 enum ucx_lane_state {
-    UCX_LANE_WAITING, /* for its link */
+    UCX_LANE_WAITING,    /* for its link */
+    UCX_LANE_CONNECTING, /* its endpoint; a source until the other one's is connected as well */
     UCX_LANE_OPEN,
     UCX_LANE_OVER,
 };
@@ -99,9 +100,10 @@ struct ucx_lane {
     struct kvf_post more_post; /* more is to do, after the others' turn */
     bool more_is_coming;
     struct kvf_status broken; /* noted where the lane cannot be ended: inside UCX's calls */
-    struct ucx_piece pieces[UCX_PIECES]; /* a ring */
+    bool is_connected, consumer_is_connected; /* source: the other one has said so */
+    struct ucx_piece pieces[UCX_PIECES];      /* a ring */
     uint64_t begun, ended;   /* pieces, ever; `ended` in the order in which they began */
-    unsigned under_way;      /* UCX has them */
+    unsigned under_way;      /* pieces that UCX has, and the flush that connects */
     struct lane_turns turns; /* source: bytes that have landed and are in no piece */
 };
 

@@ -368,6 +368,44 @@ static void link__consumer_says_its_nonce_and_goes__lane_unavailable(void **stat
     assert_int_equal(testbed.source.opened_count, 0);
 }
 
+/* Whatever of UCX's own talk is under way by then. The lane holds its piece back until the consumer has said that it is
+ * connected, and so it keeps nothing for a connection that comes about. */
+static void link__consumer_connects_and_goes__lane_unavailable(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 50; i++) {
+        struct ucx_raw *raw = ucx_raw_consumer_connecting();
+        struct testbed_read *from = testbed_read_make(&testbed.source, 1, 7, 1);
+        testbed_read_set(from, 0, 0, KVF_MIB, KVF_MIB);
+        testbed_offer(from);
+        for (uint64_t turns = testbed_random(8); turns > 0; turns--)
+            (void)ucx.ucp_worker_progress(raw->worker);
+        assert_int_equal(testbed.source.opened_count, 0);
+        ucx_raw_end(raw);
+        testbed_wait_closed(&testbed.source);
+        assert_int_equal(testbed.source.closed.code, KVF_UNAVAILABLE);
+        testbed_wait_ended(from);
+        assert_int_equal(from->blocks[0].status.code, KVF_UNAVAILABLE);
+        free(from);
+    }
+}
+
+static void link__connected_said_twice_or_by_a_source__protocol(void **state)
+{
+    (void)state;
+    static const uint8_t byte = UCX_CONNECTED;
+    struct ucx_raw *raw = ucx_raw_consumer();
+    assert_int_equal(send(raw->fd, &byte, sizeof(byte), MSG_NOSIGNAL), sizeof(byte));
+    testbed_wait_closed(&testbed.source);
+    assert_int_equal(testbed.source.closed.code, KVF_PROTOCOL);
+    ucx_raw_end(raw);
+    raw = ucx_raw_source();
+    assert_int_equal(send(raw->fd, &byte, sizeof(byte), MSG_NOSIGNAL), sizeof(byte));
+    testbed_wait_closed(&testbed.consumer);
+    assert_int_equal(testbed.consumer.closed.code, KVF_PROTOCOL);
+    ucx_raw_end(raw);
+}
+
 static void link__source_closed_while_the_consumer_says_half__gone(void **state)
 {
     (void)state;
@@ -400,6 +438,8 @@ int main(int argc, char **argv)
         TEST(link__wrong_nonce_before_an_address__ucx_never_sees_it),
         TEST(link__half_a_hello_then_nothing__deadline_or_unavailable),
         TEST(link__consumer_says_its_nonce_and_goes__lane_unavailable),
+        TEST(link__consumer_connects_and_goes__lane_unavailable),
+        TEST(link__connected_said_twice_or_by_a_source__protocol),
         TEST(link__source_closed_while_the_consumer_says_half__gone),
     };
     if (argc == 2)

@@ -19,7 +19,8 @@ static struct kvf_loop *lane_loop(const struct ucx_lane *lane)
 static void set_state(struct ucx_lane *lane, enum ucx_lane_state to)
 {
     static const bool allowed[][UCX_LANE_OVER + 1] = {
-        [UCX_LANE_WAITING] = {[UCX_LANE_OPEN] = true, [UCX_LANE_OVER] = true},
+        [UCX_LANE_WAITING] = {[UCX_LANE_CONNECTING] = true, [UCX_LANE_OVER] = true},
+        [UCX_LANE_CONNECTING] = {[UCX_LANE_OPEN] = true, [UCX_LANE_OVER] = true},
         [UCX_LANE_OPEN] = {[UCX_LANE_OVER] = true},
         [UCX_LANE_OVER] = {false},
     };
@@ -115,7 +116,7 @@ static bool progress(struct ucx_lane *lane)
         moved += ucx_pieces_settle(lane);
         if (!kvf_is_ok(lane->broken) || lane->lane.stopping)
             return false;
-        if (lane->lane.is_source)
+        if (lane->state == UCX_LANE_OPEN && lane->lane.is_source)
             ucx_source_post(lane);
         if (did == 0 && is_armed)
             return false;
@@ -124,19 +125,78 @@ static bool progress(struct ucx_lane *lane)
     return true;
 }
 
-/* While Reads are open the worker is looked at now and then although its descriptor is silent: with soft-RoCE an event
+/* While it connects and while Reads are open the worker is looked at now and then although its descriptor is silent: with soft-RoCE an event
  * gets lost now and then. An idle lane sleeps. */
 static void look_again(struct ucx_lane *lane)
 {
-    if (!kvf_list_is_empty(&lane->lane.reads) && !lane->look.armed)
+    bool waits = lane->state == UCX_LANE_CONNECTING || !kvf_list_is_empty(&lane->lane.reads);
+    if (waits && !lane->look.armed)
         kvf_timer_start(lane_loop(lane), &lane->look, kvf_clock_now_ns() + UCX_LOOK_NS);
+}
+
+/* ---- opening ---- */
+
+static void connected(void *request, ucs_status_t status, void *argument)
+{
+    struct ucx_lane *lane = argument;
+    lane->under_way--;
+    lane->is_connected = status == UCS_OK;
+    if (status != UCS_OK)
+        ucx_lane_break(lane, lane_fail(KVF_UNAVAILABLE, status));
+    if (request != NULL)
+        ucx.ucp_request_free(request);
+}
+
+/* Nothing is sent before both endpoints are connected: UCX 1.13 over TCP ends the process when it has kept a message for
+ * a connection that comes about, and the peer has gone by then. A flush waits for the connection and sends nothing. */
+static void connect_endpoint(struct ucx_lane *lane)
+{
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = connected,
+        .user_data = lane,
+    };
+    lane->under_way++;
+    ucs_status_ptr_t request = ucx.ucp_ep_flush_nbx(lane->link.endpoint, &param);
+    if (!UCS_PTR_IS_PTR(request))
+        connected(NULL, UCS_PTR_RAW_STATUS(request), lane);
+}
+
+static bool say_connected(struct ucx_lane *lane)
+{
+    const uint8_t byte = UCX_CONNECTED;
+    if (send(lane->link.watch.fd, &byte, sizeof(byte), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(byte))
+        return true;
+    ucx_lane_break(lane, lane_fail(KVF_UNAVAILABLE, errno));
+    return false;
+}
+
+static void open_if_connected(struct ucx_lane *lane)
+{
+    if (!lane->is_connected ||
+        (lane->lane.is_source ? !lane->consumer_is_connected : !say_connected(lane)))
+        return;
+    set_state(lane, UCX_LANE_OPEN);
+    kvf_timer_stop(lane_loop(lane), &lane->timer);
+    lane_opened(&lane->lane);
+}
+
+/* ---- serving ---- */
+
+static bool is_up(const struct ucx_lane *lane)
+{
+    return lane->state == UCX_LANE_CONNECTING || lane->state == UCX_LANE_OPEN;
 }
 
 static void serve(struct ucx_lane *lane)
 {
-    if (lane->state != UCX_LANE_OPEN)
+    if (!is_up(lane))
         return;
     bool has_more = progress(lane);
+    if (lane->state == UCX_LANE_CONNECTING && kvf_is_ok(lane->broken) && !lane->lane.stopping) {
+        open_if_connected(lane);
+        has_more |= lane->state == UCX_LANE_OPEN; /* what has landed in the meantime */
+    }
     if (!kvf_is_ok(lane->broken))
         lane_end(&lane->lane, lane->broken);
     else if (has_more)
@@ -164,7 +224,8 @@ static void worker_ready(struct kvf_watch *watch, uint32_t events)
     serve(kvf_container(watch, struct ucx_lane, worker_watch));
 }
 
-/* The link is quiet: bytes are illegal, an end is an end. What has come by then still counts. */
+/* All that the link says is UCX_CONNECTED, once, to a source: further bytes are illegal, an end is an end. What has come
+ * over UCX by then still counts. */
 static void link_ready(struct kvf_watch *watch, uint32_t events)
 {
     struct ucx_lane *lane = kvf_container(watch, struct ucx_lane, link.watch);
@@ -174,7 +235,12 @@ static void link_ready(struct kvf_watch *watch, uint32_t events)
     int error = errno;
     if (got < 0 && (error == EAGAIN || error == EINTR))
         return;
+    bool is_news =
+        got > 0 && byte == UCX_CONNECTED && lane->lane.is_source && !lane->consumer_is_connected;
+    lane->consumer_is_connected |= is_news;
     serve(lane);
+    if (is_news)
+        return;
     if (got > 0)
         lane_end(&lane->lane, lane_fail(KVF_PROTOCOL, 0));
     else
@@ -232,7 +298,7 @@ void ucx_block_withdraw(struct ucx_lane *lane, struct kvf_lane_block *block)
 static void timer_fired(struct kvf_timer *timer)
 {
     struct ucx_lane *lane = kvf_container(timer, struct ucx_lane, timer);
-    if (lane->state == UCX_LANE_WAITING)
+    if (lane->state != UCX_LANE_OPEN)
         lane_end(&lane->lane, lane_fail(KVF_DEADLINE, 0));
     else
         overdue(lane);
@@ -259,11 +325,10 @@ void ucx_lane_up(struct kvf_post *post)
     struct ucx_lane *lane = kvf_container(post, struct ucx_lane, link.up_post);
     if (lane->lane.stopping)
         return;
-    set_state(lane, UCX_LANE_OPEN);
-    kvf_timer_stop(lane_loop(lane), &lane->timer);
+    set_state(lane, UCX_LANE_CONNECTING);
     struct kvf_status status = watch_both(lane);
     if (kvf_is_ok(status)) {
-        lane_opened(&lane->lane);
+        connect_endpoint(lane);
         serve(lane); /* arms the worker */
     } else {
         lane_end(&lane->lane, status);
@@ -313,7 +378,7 @@ static void ucx_stop(struct kvf_lane *base)
     struct ucx_lane *lane = ucx_lane_of(base);
     kvf_timer_stop(lane_loop(lane), &lane->timer);
     kvf_timer_stop(lane_loop(lane), &lane->look);
-    if (lane->state == UCX_LANE_OPEN) {
+    if (is_up(lane)) {
         kvf_watch_stop(lane_loop(lane), &lane->worker_watch);
         kvf_watch_stop(lane_loop(lane), &lane->link.watch);
     }

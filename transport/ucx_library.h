@@ -14,7 +14,7 @@
 #define UCX_CALLS(call)                                                                            \
     call(ucp_am_recv_data_nbx) call(ucp_am_send_nbx) call(ucp_cleanup) call(ucp_config_modify)     \
         call(ucp_config_read) call(ucp_config_release) call(ucp_ep_close_nbx) call(ucp_ep_create)  \
-            call(ucp_init_version) call(ucp_mem_map) call(ucp_mem_unmap)                           \
+            call(ucp_ep_flush_nbx) call(ucp_init_version) call(ucp_mem_map) call(ucp_mem_unmap)    \
                 call(ucp_request_check_status) call(ucp_request_free) call(ucp_worker_arm)         \
                     call(ucp_worker_create) call(ucp_worker_destroy) call(ucp_worker_get_address)  \
                         call(ucp_worker_get_efd) call(ucp_worker_progress)                         \

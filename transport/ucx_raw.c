@@ -142,6 +142,13 @@ void ucx_raw_say(struct ucx_raw *raw, const struct kvf_nonce *nonce, uint32_t ad
     assert_int_equal(send(raw->fd, hello, bytes, MSG_NOSIGNAL), bytes);
 }
 
+static void serve_until_opened(struct ucx_raw *raw, struct testbed_end *end)
+{
+    for (unsigned i = 0; i < 1000 && !end->opened && end->lane != NULL; i++)
+        ucx_raw_serve_ms(raw, 5);
+    testbed_wait_opened(end);
+}
+
 struct ucx_raw *ucx_raw_source_half(uint64_t timeout_ms)
 {
     int port;
@@ -160,7 +167,7 @@ struct ucx_raw *ucx_raw_source(void)
     struct ucx_raw *raw = ucx_raw_source_half(TESTBED_WAIT_S * 1000);
     connect_to(raw, raw->heard + UCX_HELLO_HEAD_BYTES);
     ucx_raw_say(raw, &testbed.nonces.accept, UINT32_MAX, SIZE_MAX);
-    testbed_wait_opened(&testbed.consumer);
+    serve_until_opened(raw, &testbed.consumer);
     return raw;
 }
 
@@ -172,13 +179,21 @@ struct ucx_raw *ucx_raw_consumer_half(void)
     return raw;
 }
 
-struct ucx_raw *ucx_raw_consumer(void)
+struct ucx_raw *ucx_raw_consumer_connecting(void)
 {
     struct ucx_raw *raw = ucx_raw_consumer_half();
     ucx_raw_say(raw, &testbed.nonces.connect, UINT32_MAX, SIZE_MAX);
     hear_hello(raw);
     connect_to(raw, raw->heard + UCX_HELLO_HEAD_BYTES);
-    testbed_wait_opened(&testbed.source);
+    return raw;
+}
+
+struct ucx_raw *ucx_raw_consumer(void)
+{
+    static const uint8_t byte = UCX_CONNECTED;
+    struct ucx_raw *raw = ucx_raw_consumer_connecting();
+    assert_int_equal(send(raw->fd, &byte, sizeof(byte), MSG_NOSIGNAL), sizeof(byte));
+    serve_until_opened(raw, &testbed.source);
     return raw;
 }
 

@@ -28,6 +28,8 @@ struct ucx_raw *ucx_raw_consumer(void);
 /* The halves of these: it has the connection, and has heard the consumer's hello. */
 struct ucx_raw *ucx_raw_source_half(uint64_t timeout_ms);
 struct ucx_raw *ucx_raw_consumer_half(void);
+/* It has an endpoint, and does not say so: the lane is not open. */
+struct ucx_raw *ucx_raw_consumer_connecting(void);
 /* On the link: this nonce, an address of so many bytes, that many of which are sent. */
 void ucx_raw_say(struct ucx_raw *raw, const struct kvf_nonce *nonce, uint32_t address_bytes,
                  size_t sent_bytes);

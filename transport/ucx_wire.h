@@ -4,7 +4,7 @@
  * - a greeting (lane_wire.h)
  * - u32, that many bytes (1 to UCX_ADDRESS_MAX_BYTES): the address of its UCX worker
  *
- * After that the link says only one thing: its end.
+ * Then from the consumer UCX_CONNECTED, one byte, when its endpoint is. After that the link says only one thing: its end.
  *
  * Over UCX only the source speaks, in active messages with UCX_PIECE_ID: a header with UCX_MARK (lane_wire.h), and `length` bytes of
  * payload by rendezvous. */
@@ -16,6 +16,7 @@
 #define UCX_ADDRESS_MAX_BYTES 4096
 #define UCX_HELLO_HEAD_BYTES (LANE_GREETING_BYTES + 4)
 #define UCX_HELLO_MAX_BYTES (UCX_HELLO_HEAD_BYTES + UCX_ADDRESS_MAX_BYTES)
+#define UCX_CONNECTED 0x63u /* "c" */
 #define UCX_PIECE_ID 1
 #define UCX_MARK 0x63656970u /* "piec" */
 
