@@ -13,6 +13,8 @@ import socket
 import subprocess
 import time
 
+from leaving import held
+
 PREPARE = 'd=$(mktemp -d "$1/kvfq.XXXXXX") && mkdir "$d/bin" && echo "$d"'
 TAKE = 'umask 077 && cat >"$1.part" && chmod "$2" "$1.part" && mv "$1.part" "$1"'
 START = 'echo $$ >"$1" && shift && exec "$@"'
@@ -112,16 +114,18 @@ class Host:
     def start(self, name, words, stdin, stdout, stderr):
         """A process that stays. It is pinned where the campaign says so."""
         pin = ["taskset", "-c", self.spec["pin"]] if self.spec.get("pin") else []
-        process = subprocess.Popen(
-            self.words(["sh", "-c", START, "sh", f"{self.work}/{name}.pid", *pin, *words]),
-            stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
-        self.processes.append(process)
+        with held():
+            process = subprocess.Popen(
+                self.words(["sh", "-c", START, "sh", f"{self.work}/{name}.pid", *pin, *words]),
+                stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+            self.processes.append(process)
         return process
 
     # ---- life ----
 
     def open(self):
-        self.work = self.must(["sh", "-c", PREPARE, "sh", self.place])
+        with held():
+            self.work = self.must(["sh", "-c", PREPARE, "sh", self.place])
 
     def take(self, path, name, mode="0600"):
         """Copy a file of this machine to work/NAME there."""
@@ -189,8 +193,9 @@ class Pair:
         """Two, joined by a veth pair."""
         names = [f"kvfq{os.getpid()}{letter}" for letter in "sc"]
         for name in names:
-            self._ip("netns", "add", name)
-            self.namespaces.append(name)
+            with held():
+                self._ip("netns", "add", name)
+                self.namespaces.append(name)
         self._ip("link", "add", "kvf0", "netns", names[0], "type", "veth", "peer", "name", "kvf0", "netns", names[1])
         for number, (name, role) in enumerate(zip(names, ("source", "consumer")), 1):
             host = self.hosts[role]
@@ -201,7 +206,8 @@ class Pair:
 
     def _boot_guests(self, programs):
         """Two, with soft-RoCE; they stay while the stdin of their command is open."""
-        self.guests = subprocess.Popen([GUESTS, *programs.values()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with held():
+            self.guests = subprocess.Popen([GUESTS, *programs.values()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             there = json.loads(self.guests.stdout.readline())
         except ValueError:
