@@ -8,12 +8,12 @@
  * - ucx_consumer.c: pieces announced, received, refused
  * - ucx_wire.c: the bytes that travel outside of UCX
  *
- * A lane has a TCP connection, its link, on which the two ends say their nonces where their UCX workers are, and that
- * they are connected; from then on the link is quiet, and its end is the lane's. Only who has said the nonce gets to speak to UCX's own code. A lane
- * has a UCX worker of its own with one endpoint: nothing of another lane comes to it, and once the worker is destroyed
- * nothing reaches the lane's memory any more, whatever the peer does. Workers take a millisecond to make and to
- * destroy, so the control thread does it, which also hears strangers; in between a lane's thread has the worker for
- * itself. */
+ * A lane has a TCP connection, its link, on which the two ends say their nonces and where their UCX workers are, and the
+ * consumer that it is connected; from then on the link is quiet, and its end is the lane's. Only who has said the nonce
+ * gets to speak to UCX's own code. A lane has a UCX worker of its own with one endpoint: nothing of another lane comes to
+ * it, and once the worker is destroyed nothing reaches the lane's memory any more, whatever the peer does. Workers take a
+ * millisecond to make and to destroy, so the control thread does it, which also hears strangers; in between a lane's
+ * thread has the worker for itself. */
 #ifndef KVFERRY_TRANSPORT_UCX_H
 #define KVFERRY_TRANSPORT_UCX_H
 
