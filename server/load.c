@@ -43,6 +43,7 @@ struct doubt {
 };
 
 #define DOUBTS_MAX 64
+#define LINES_PER_SECOND 1
 
 struct kvf_loads {
     struct kvf_loads_options options;
@@ -50,9 +51,7 @@ struct kvf_loads {
     uint64_t checks; /* with the worker */
     struct doubt doubts[DOUBTS_MAX];
     unsigned first_doubt, doubt_count;
-    uint64_t said_ns;                       /* when the log last heard of a lost block */
-    uint64_t unsaid;                        /* blocks lost since */
-    uint64_t failed_said_ns, failed_unsaid; /* likewise: reads that failed */
+    struct kvf_log_limit lost, not_read; /* lines: a drive that dies loses thousands of blocks */
 };
 
 /* ---- what all have in common ---- */
@@ -137,47 +136,41 @@ static void fail(struct kvf_load *load, struct kvf_status status)
     tell_ended(load, status, true);
 }
 
-/* A line a second at most: a drive that dies loses thousands. */
 static void say_lost(struct kvf_load *load, struct kvf_status status)
 {
     struct kvf_loads *loads = load->loads;
-    const uint64_t now_ns = kvf_clock_now_ns();
-    loads->unsaid++;
-    if (loads->said_ns != 0 && now_ns - loads->said_ns < KVF_NS_PER_S)
+    uint64_t unsaid;
+    if (!kvf_log_may(&loads->lost, LINES_PER_SECOND, kvf_clock_now_ns(), &unsaid))
         return;
     struct kvf_drive_stats drive = {.path = "DRAM"};
     if (load->entry->on_ssd)
         kvf_store_stats(loads->options.store, load->entry->location.drive, &drive);
+    unsigned long long lost = unsaid + 1;
     if (status.code == KVF_CORRUPT)
         kvf_log_error("loads",
                       "lost %llu blocks, now one of %s: not the bytes of its checksum: test the "
                       "drive and the memory",
-                      (unsigned long long)loads->unsaid, drive.path);
+                      lost, drive.path);
     else
         kvf_log_error("loads",
                       "lost %llu blocks, now one of %s: cannot read it (%s): look at the kernel's "
                       "log and the drive",
-                      (unsigned long long)loads->unsaid, drive.path,
+                      lost, drive.path,
                       status.detail != 0 ? strerror(status.detail)
                                          : kvf_code_name((enum kvf_code)status.code));
-    loads->said_ns = now_ns;
-    loads->unsaid = 0;
 }
 
 static void say_not_read(struct kvf_load *load, struct kvf_status status)
 {
     struct kvf_loads *loads = load->loads;
-    const uint64_t now_ns = kvf_clock_now_ns();
-    loads->failed_unsaid++;
-    if (loads->failed_said_ns != 0 && now_ns - loads->failed_said_ns < KVF_NS_PER_S)
+    uint64_t unsaid;
+    if (!kvf_log_may(&loads->not_read, LINES_PER_SECOND, kvf_clock_now_ns(), &unsaid))
         return;
     struct kvf_drive_stats drive;
     kvf_store_stats(loads->options.store, load->read.location.drive, &drive);
     kvf_log_warning("loads",
                     "%llu reads of blocks failed, now one of %s, and will be tried again: %s",
-                    (unsigned long long)loads->failed_unsaid, drive.path, strerror(status.detail));
-    loads->failed_said_ns = now_ns;
-    loads->failed_unsaid = 0;
+                    (unsigned long long)unsaid + 1, drive.path, strerror(status.detail));
 }
 
 /* What was ours is no longer: damaged, or not to be read. */
