@@ -126,7 +126,7 @@ static void settle_unpinned(struct kvf_index *index, struct kvf_entry *entry)
     if (entry->resident && entry->linked)
         index_cache(index, entry);
     else
-        index_fold(index, entry);
+        (void)index_fold(index, entry);
 }
 
 static void tell_watchers(struct kvf_entry *entry)
@@ -164,7 +164,7 @@ struct kvf_entry *kvf_index_add(struct kvf_index *index, const char *ns, const s
     if (kvf_index_find(index, ns, key, &before)) {
         bool hides = state == KVF_ENTRY_PULLING;
         if (hides && before.entry != NULL && before.entry->on_ssd && !before.entry->resident)
-            index_fold(index, before.entry); /* somebody else may be reading it */
+            (void)index_fold(index, before.entry); /* somebody else may be reading it */
         else if (!hides || before.entry != NULL)
             kvf_index_forget(index, &before);
     }
@@ -317,11 +317,13 @@ static bool record_entry(struct kvf_index *index, const struct kvf_entry *entry)
 
 /* An entry that nothing needs goes; where it lies on SSD and can be found, a record stays. Without
  * memory for that it is a miss from now on, which is better than no daemon. */
-void index_fold(struct kvf_index *index, struct kvf_entry *entry)
+bool index_fold(struct kvf_index *index, struct kvf_entry *entry)
 {
-    if (entry->linked && entry->on_ssd && record_entry(index, entry))
+    bool stays = entry->linked && entry->on_ssd && record_entry(index, entry);
+    if (stays)
         entry->space->blocks++;
     kvf_index_unlink(index, entry);
+    return stays;
 }
 
 bool kvf_entry_not_read(struct kvf_index *index, struct kvf_entry *entry)
@@ -329,14 +331,10 @@ bool kvf_entry_not_read(struct kvf_index *index, struct kvf_entry *entry)
     kvf_assert(entry->pins > 0 && !entry->resident);
     if (!entry->linked)
         return true; /* it was gone before, or its record lies in its place already */
-    bool stays = entry->on_ssd && ++entry->failures < FAILURES_MAX;
-    if (!stays) {
-        kvf_index_unlink(index, entry);
-        return false;
-    }
-    uint64_t before = kvf_cold_count(index->cold);
-    index_fold(index, entry);
-    return kvf_cold_count(index->cold) > before;
+    if (entry->on_ssd && ++entry->failures < FAILURES_MAX)
+        return index_fold(index, entry);
+    kvf_index_unlink(index, entry);
+    return false;
 }
 
 static struct kvf_entry *unfold(struct kvf_index *index, uint32_t record, uint64_t hash)

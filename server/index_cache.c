@@ -34,7 +34,7 @@ static uint64_t evict(struct kvf_index *index, struct kvf_entry *entry)
     uint64_t bytes = entry->extent.bytes;
     kvf_assert(bytes > 0);
     index_free_extent(index, entry);
-    index_fold(index, entry);
+    (void)index_fold(index, entry);
     return bytes;
 }
 

@@ -65,8 +65,8 @@ uint64_t index_block_hash(const struct kvf_index *index, const struct kvf_space 
 struct kvf_location index_location_of(const struct kvf_cold_block *block);
 /* What the index knows of a record in `cold`, but for its hash. */
 void index_tell_record(const struct kvf_index *index, uint32_t record, struct kvf_found *found);
-/* Nothing keeps an entry without pins and bytes: where it lies on SSD it becomes a record, else it goes. */
-void index_fold(struct kvf_index *index, struct kvf_entry *entry);
+/* Nothing keeps an entry without pins and bytes: where it lies on SSD it becomes a record (true), else it goes. */
+bool index_fold(struct kvf_index *index, struct kvf_entry *entry);
 /* It has no memory any more. */
 void index_free_extent(struct kvf_index *index, struct kvf_entry *entry);
 /* The namespace counts it already. False: no memory. */
