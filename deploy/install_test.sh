@@ -12,6 +12,22 @@ fail() {
     exit 1
 }
 
+# Without --destdir it is used from there: the loader is told, and if it does not look there, so is whoever installs.
+mkdir -p "$TEST_TMPDIR/stub"
+printf '#!/bin/sh\n[ "${1:-}" = -p ] && cat "$LISTED" || : >"$LISTED.made"\n' >"$TEST_TMPDIR/stub/ldconfig"
+chmod +x "$TEST_TMPDIR/stub/ldconfig"
+export LISTED=$TEST_TMPDIR/listed
+for line in "" "libkvferry.so.0 => $TEST_TMPDIR/here/lib/libkvferry.so.0"; do
+    echo "$line" >"$LISTED"
+    said=$(PATH=$TEST_TMPDIR/stub:$PATH deploy/install --prefix "$TEST_TMPDIR/here" --bin . 2>&1)
+    [ "$(id -u)" -ne 0 ] || [ -e "$LISTED.made" ] || fail "the loader was not told"
+    case "$line:$said" in
+    :*"does not look in"*) ;;
+    ?*:) ;;
+    *) fail "with '$line' in the loader's cache, install said: $said" ;;
+    esac
+done
+
 root=$to/opt/kvferry
 nm -D "$root/lib/libkvferry.so" >"$TEST_TMPDIR/symbols"
 if grep -q __.san_ "$TEST_TMPDIR/symbols"; then
