@@ -220,6 +220,26 @@ static struct kvf_status check_listen(const struct kvf_config *config, struct kv
     return kvf_ok();
 }
 
+/* Two servers of ours on one port: the second would only hear that it is taken. */
+static struct kvf_status check_apart(const char *flag_a, const char *a, const char *flag_b,
+                                     const char *b, struct kvf_why *why)
+{
+    struct kvf_address left, right;
+    if (a == NULL || b == NULL || !kvf_address_parse(a, &left) || !kvf_address_parse(b, &right))
+        return kvf_ok();
+    if (left.port == 0 || left.port != right.port || strcmp(left.host, right.host) != 0)
+        return kvf_ok();
+    return kvf_why_set(why, invalid(), "%s %.80s is the port of %s as well: give each its own",
+                       flag_a, a, flag_b);
+}
+
+static struct kvf_status check_ports(const struct kvf_config *config, struct kvf_why *why)
+{
+    KVF_TRY(check_apart("--data-listen", config->data_listen, "--listen", config->listen, why));
+    KVF_TRY(check_apart("--listen", config->listen, "--http", config->http, why));
+    return check_apart("--data-listen", config->data_listen, "--http", config->http, why);
+}
+
 static struct kvf_status check_peers(const struct kvf_config *config, struct kvf_why *why)
 {
     KVF_TRY(check_unique("peer", &config->peers, why));
@@ -266,6 +286,7 @@ static struct kvf_status check_network(struct kvf_config *config, struct kvf_why
 {
     KVF_TRY(check_tls_set(config, why));
     KVF_TRY(check_listen(config, why));
+    KVF_TRY(check_ports(config, why));
     KVF_TRY(check_peers(config, why));
     KVF_TRY(check_acl(config, why));
     KVF_TRY(check_unique("nics", &config->nics, why));

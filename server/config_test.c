@@ -404,6 +404,13 @@ static void load__listen__is_never_plaintext_by_accident(void **state)
     refuses("--run-dir /r --acl f --insecure-loopback --peer 127.0.0.1:1",
             "--acl f|--peer|--tls-cert");
     refuses("--run-dir /r --data-listen 127.0.0.1:1", "--data-listen|--listen");
+    refuses("--run-dir /r --insecure-loopback --listen 127.0.0.1:7 --data-listen 127.0.0.1:7",
+            "--data-listen 127.0.0.1:7|--listen|its own");
+    refuses("--run-dir /r --insecure-loopback --listen 127.0.0.1:9471",
+            "--listen 127.0.0.1:9471|--http|its own"); /* the default of --http */
+    refuses("--run-dir /r --insecure-loopback --listen 127.0.0.1:7 --data-listen 127.0.0.1:8 "
+            "--http 127.0.0.1:8",
+            "--data-listen 127.0.0.1:8|--http|its own");
     refuses("--run-dir /r --data-advertise 127.0.0.1:1", "--data-advertise|--listen");
 }
 
