@@ -71,11 +71,13 @@ static struct kvf_status read_pem(const char *path, const char *what, char **giv
 {
     *give = read_file(path);
     if (*give == NULL)
-        return kvf_why_set(why, rpc_fail(KVF_INVALID, errno), "cannot read the %s %s: %s", what,
+        return kvf_why_set(why, rpc_fail(KVF_INVALID, errno),
+                           "cannot read the %s %s: %s: name a file that this user can read", what,
                            path, strerror(errno));
     if (strstr(*give, "-----BEGIN ") == NULL)
-        return kvf_why_set(why, rpc_fail(KVF_INVALID, 0), "the %s %s is not a PEM file", what,
-                           path);
+        return kvf_why_set(why, rpc_fail(KVF_INVALID, 0),
+                           "the %s %s is not a PEM file: give one that begins with -----BEGIN",
+                           what, path);
     return kvf_ok();
 }
 

@@ -246,6 +246,7 @@ static void open__files_that_are_none__say_which(void **state)
     struct kvf_rpc_tls *none = NULL;
     assert_code(kvf_rpc_tls_open(&files, &none, &why), KVF_INVALID);
     assert_non_null(strstr(why.text, "/nonexistent/c"));
+    assert_non_null(strstr(why.text, "name a file"));
     files.certificate_path = "/etc/passwd";
     assert_code(kvf_rpc_tls_open(&files, &none, &why), KVF_INVALID);
     assert_non_null(strstr(why.text, "not a PEM file"));
