@@ -24,8 +24,10 @@ static const struct words words[KVF_CODE_COUNT] = {
                   "try again later, with a longer --timeout-s, or with fewer blocks at a time"},
     [KVF_DRAINING] = {"the daemon, or its source, is draining",
                       "ask another one, or wait for its restart"},
-    [KVF_DENIED] = {"not allowed", "see that each side's ACL names the other (read there, serve "
-                                   "here); without TLS only sources on 127.0.0.1 are asked"},
+    [KVF_DENIED] = {"not allowed",
+                    "see that the ACL here gives this user (uid:N, id -u) read or write "
+                    "for the tenant, and each side's names the other (read there, "
+                    "serve here); without TLS only sources on 127.0.0.1 are asked"},
     [KVF_DEADLINE] = {"time was up",
                       "give a longer --timeout-s, or see what the daemon waits for with stat"},
     [KVF_CANCELLED] = {"taken back before it ended", "try again"},
