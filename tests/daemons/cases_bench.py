@@ -35,6 +35,13 @@ def bench_pull_without_prefill_takes_what_the_source_has(case):
     expect_equal(b.stat()["pool"]["clean"], 0, "bytes that are left of the bench at the consumer")
 
 
+def bench_fill_says_when_not_all_stay(case):
+    """A pool of 16 MiB without a drive: what is put last pushes out what came first, and no bench could begin there."""
+    b = case.start(case.daemon("b", pool_mib=16))
+    b.must("bench", "fill", "--block-bytes", MIB, "--blocks", 4)
+    b.must("bench", "fill", "--block-bytes", MIB, "--blocks", 32, code=1).err.index("--ssd-path")
+
+
 def bench_pull_refuses_what_the_daemon_cannot(case):
     a, b = case.pair(b_flags=["--read-batch-mib", "3"])
     words = ["bench", "pull", "--source", a.source, "--block-bytes", MIB, "--prefill", a.run_dir]
