@@ -68,6 +68,7 @@ class Browser:
         data = base64.b64decode(self._ask("GET", f"{self.session}/screenshot"))
         for directory in (self.case.directory, os.environ.get("KVFERRY_SCREENSHOTS")):
             if directory:
+                os.makedirs(directory, exist_ok=True)
                 with open(os.path.join(directory, name), "wb") as file:
                     file.write(data)
         expect(data[:8] == b"\x89PNG\r\n\x1a\n", "the screenshot is no PNG")
