@@ -31,7 +31,8 @@ static void look_again(struct kvf_timer *timer)
     kvf_timer_start(watch->loop, timer, kvf_clock_now_ns() + LOOK_NS);
     if (memcmp(now, watch->last, sizeof(now)) != 0) {
         memcpy(watch->last, now, sizeof(now));
-    } else if (memcmp(now, watch->told, sizeof(now)) != 0) {
+    } else if (watch->again || memcmp(now, watch->told, sizeof(now)) != 0) {
+        watch->again = false;
         memcpy(watch->told, now, sizeof(now));
         watch->changed(watch->context);
     }
@@ -43,6 +44,11 @@ void kvf_files_watch_start(struct kvf_files_watch *watch)
     memcpy(watch->last, watch->told, sizeof(watch->last));
     watch->timer.fire = look_again;
     kvf_timer_start(watch->loop, &watch->timer, kvf_clock_now_ns() + LOOK_NS);
+}
+
+void kvf_files_watch_again(struct kvf_files_watch *watch)
+{
+    watch->again = true;
 }
 
 void kvf_files_watch_stop(struct kvf_files_watch *watch)

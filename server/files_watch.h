@@ -8,6 +8,7 @@
 
 #include "base/loop.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 #include <time.h>
@@ -32,10 +33,13 @@ struct kvf_files_watch {
     struct kvf_timer timer;
     struct kvf_file_look told[KVF_FILES_WATCHED_MAX]; /* what `changed` has been called for */
     struct kvf_file_look last[KVF_FILES_WATCHED_MAX]; /* what the last look saw */
+    bool again;
 };
 
 /* From what the files are now. */
 void kvf_files_watch_start(struct kvf_files_watch *watch);
+/* Call `changed` once more in a second, whatever the files are then: they could not be read now. */
+void kvf_files_watch_again(struct kvf_files_watch *watch);
 /* Stopping twice, or what was never started, is fine. */
 void kvf_files_watch_stop(struct kvf_files_watch *watch);
 

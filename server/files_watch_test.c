@@ -108,6 +108,16 @@ static void link__turned_to_another_file__told(void **state)
     assert_int_equal(unlink(link), 0);
 }
 
+static void again__untouched_file__told_once_more(void **state)
+{
+    (void)state;
+    kvf_files_watch_again(&watch);
+    kvf_files_watch_again(&watch);
+    run_until_changes(1);
+    run_for(5 * KVF_NS_PER_S / 2);
+    assert_int_equal(changes, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -116,6 +126,7 @@ int main(void)
         TEST(file__written_replaced_and_gone__told_once_each),
         TEST(file__untouched__never_told),
         TEST(link__turned_to_another_file__told),
+        TEST(again__untouched_file__told_once_more),
     };
     return cmocka_run_group_tests_name("files_watch", tests, NULL, NULL);
 }

@@ -9,12 +9,32 @@ static void log_certificate(const struct kvf_trust *trust, const char *prefix)
     kvf_log(good ? KVF_LOG_INFO : KVF_LOG_WARNING, "trust", "%s%s", prefix, text.text);
 }
 
+/* The host kept us from reading, whatever the files say: there is an errno, or no memory. */
+static bool could_not_read(struct kvf_status status)
+{
+    return !kvf_is_ok(status) && (status.detail != 0 || status.code == KVF_NO_MEMORY);
+}
+
+/* False: it could not be read for the same reason as before, which has been told. */
+static bool is_news(struct kvf_status status, struct kvf_status *said,
+                    struct kvf_files_watch *watch)
+{
+    bool same =
+        could_not_read(status) && status.code == said->code && status.detail == said->detail;
+    *said = status;
+    if (could_not_read(status))
+        kvf_files_watch_again(watch);
+    return !same;
+}
+
 static void reload_tls(struct kvf_trust *trust, const char *reason)
 {
     struct kvf_why why = {.text = ""};
     if (trust->tls == NULL)
         return;
     struct kvf_status status = kvf_rpc_tls_reload(trust->tls, &why);
+    if (!is_news(status, &trust->tls_said, &trust->tls_watch))
+        return;
     kvf_audit_reload(trust->audit, "tls", status);
     if (!kvf_is_ok(status)) {
         kvf_log_error("trust", "TLS stays as it was (%s): %s", reason, why.text);
@@ -30,6 +50,8 @@ static void reload_acl(struct kvf_trust *trust, const char *reason)
     if (trust->acl == NULL)
         return;
     struct kvf_status status = kvf_acl_reload(trust->acl, &why);
+    if (!is_news(status, &trust->acl_said, &trust->acl_watch))
+        return;
     kvf_audit_reload(trust->audit, "acl", status);
     if (!kvf_is_ok(status)) {
         kvf_log_error("trust", "rights stay as they were (%s): %s", reason, why.text);
@@ -53,6 +75,7 @@ void kvf_trust_reload(struct kvf_trust *trust, const char *reason)
 {
     if (trust->tls == NULL && trust->acl == NULL)
         kvf_log_info("trust", "%s: there is neither TLS nor an ACL to read again", reason);
+    trust->tls_said = trust->acl_said = kvf_ok(); /* who asks is told */
     reload_tls(trust, reason);
     reload_acl(trust, reason);
 }

@@ -1,5 +1,6 @@
 /* Trust: who we are (TLS), who may what (ACL) and the record of it (audit), and how all of that is read again without a
- * restart: on SIGHUP, and when the files change. What is bad is logged and changes nothing.
+ * restart: on SIGHUP, and when the files change. What is bad is logged and changes nothing. What only could not be read (no
+ * descriptor left, say) is tried again each second: a right that was taken away must not stay for that.
  *
  * Embedded by the Manager. Owner thread: the Manager's. */
 #ifndef KVFERRY_SERVER_TRUST_H
@@ -27,6 +28,7 @@ struct kvf_trust {
     /* trust's own */
     struct kvf_trust_options options;
     struct kvf_files_watch tls_watch, acl_watch;
+    struct kvf_status tls_said, acl_said; /* of the last time that it was read */
 };
 
 /* Zeroed before. INVALID: *why says which file is bad. On error, too, it is to be closed. */

@@ -2,11 +2,13 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
 import struct
 import subprocess
+import time
 
 from cases_replay import _replay
 from harness import expect, expect_equal
@@ -441,6 +443,30 @@ def identity_removed_from_the_acl_at_run_time(case):
     case.eventually(10, "the ACL is read again", lambda: len(a.lines("ACL read again")) == 2)
     case.eventually(20, "a get works again", lambda: b.run("get", NS, "k1", "-o", "b/out", "--source", a.source).code == 0)
     case.same(case.path("k1"), b.output("k1"), "pulled in the end")
+
+
+def identity_changed_while_no_descriptor_is_left(case):
+    """A right that is taken away, and a certificate, count as soon as their files can be read; the failure is told once."""
+    a, b = _pair(case)
+    a.put(NS, "k0", case.file("k0", MIB))
+    a.put(NS, "k1", case.file("k1", MIB))
+    b.get(NS, "k0", source=a)
+    _, hard = before = resource.prlimit(a.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(a.process.pid, resource.RLIMIT_NOFILE, (3, hard))
+    _rights(case, "a.json", c=READS)
+    a.must_log("rights stay as they were", "Too many open files")
+    for kind in ("crt", "key"):
+        os.rename(case.path(f"tls/c.{kind}"), case.path(f"tls/a.{kind}"))
+    a.must_log("TLS stays as it was", "Too many open files")
+    time.sleep(3)  # it is tried again, and still fails
+    resource.prlimit(a.process.pid, resource.RLIMIT_NOFILE, before)
+    a.must_log("ACL read again")
+    a.must_log("TLS read again", "identity spiffe://kvferry/c")
+    a.must_log("audit: forced identity=spiffe://kvferry/b tenant=t reason=rights")
+    for what in ("acl", "tls"):
+        for outcome in ("INVALID", "OK"):
+            expect_equal(len(a.lines(f"audit: reload what={what} outcome={outcome}")), 1, f"lines about {what}, {outcome}")
+    b.get(NS, "k1", source=a, code=1, timeout_s=3)
 
 
 def _within(daemon, name, dram_mib, ssd_mib):
