@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* reserve */
@@ -73,17 +74,62 @@ static bool drop_one(int fd)
     return true;
 }
 
+#define TRIES 8 /* of one accept4 that fails for another reason */
+
+static bool is_lack_of_memory(int error)
+{
+    return error == ENOMEM || error == ENOBUFS;
+}
+
+/* About the connection, which is gone with it, or a firewall's word: nothing is wrong with the listener. */
+static bool is_of_the_connection(int error)
+{
+    switch (error) {
+    case ECONNABORTED:
+    case ECONNRESET:
+    case EPROTO:
+    case ENOPROTOOPT:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENONET:
+    case ETIMEDOUT:
+    case EPERM:
+    case EACCES:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void pause_10_ms(void)
+{
+    struct timespec pause = {.tv_nsec = 10 * (long)KVF_NS_PER_MS};
+    (void)nanosleep(&pause, NULL);
+}
+
 /* In front of libc's. A listener that is told of connections once only (EPOLLET, as gRPC's) must find its queue empty
  * when it hears EAGAIN, hence the loop. */
 int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
 {
-    for (;;) {
+    /* Our own listeners do not ask who it is; they wait by themselves, without a thread that sleeps. */
+    bool is_ours = address == NULL;
+    for (int tries = 0; tries < TRIES;) {
         int connection = kernel_accept(fd, address, bytes, flags);
-        if (connection >= 0 || (errno != EMFILE && errno != ENFILE))
+        if (connection >= 0)
             return connection;
-        if (!drop_one(fd)) {
-            errno = EAGAIN;
-            return -1;
+        if (errno == EMFILE || errno == ENFILE) {
+            if (!drop_one(fd))
+                break;
+            continue;
         }
+        if (is_ours || (!is_lack_of_memory(errno) && !is_of_the_connection(errno)))
+            return connection;
+        tries++;
+        if (is_lack_of_memory(errno))
+            pause_10_ms();
     }
+    errno = EAGAIN; /* who is left in the queue is heard with the next one that comes */
+    return -1;
 }

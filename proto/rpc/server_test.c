@@ -4,15 +4,20 @@
 #include "proto/rpc/testing.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -451,6 +456,58 @@ static void call__server_stopped__keepalive_ends_it(void **state)
     (void)close(out);
 }
 
+/* ---- accept4 fails ---- */
+
+static _Atomic int accepts_to_fail, accept_error;
+
+/* In front of libc's, whose word accept.c takes: so many times the kernel says no. */
+long syscall(long number, ...)
+{
+    static long (*_Atomic real)(long, ...);
+    long words[6];
+    va_list arguments;
+    va_start(arguments, number);
+    for (int i = 0; i < 6; i++)
+        words[i] = va_arg(arguments, long);
+    va_end(arguments);
+    if (number == SYS_accept4 && atomic_load(&accepts_to_fail) > 0 &&
+        atomic_fetch_sub(&accepts_to_fail, 1) > 0) {
+        errno = atomic_load(&accept_error);
+        return -1;
+    }
+    if (real == NULL)
+        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    return real(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
+
+/* Any of them ends the listener of gRPC for good, if it hears it. */
+static void server__accept_fails_for_a_while__listens_on(void **state)
+{
+    (void)state;
+    static const int errors[] = {ENOMEM, ENOBUFS, ECONNABORTED, EPROTO, EPERM, EHOSTUNREACH};
+    script = (struct script){.echo = true};
+    for (size_t i = 0; i < 2 * sizeof(errors) / sizeof(errors[0]); i++) {
+        struct record client = {0};
+        bool long_enough_to_be_given_up = i % 2 == 1;
+        atomic_store(&accept_error, errors[i / 2]);
+        atomic_store(&accepts_to_fail, long_enough_to_be_given_up ? 1000 : 1);
+        kvf_rpc_channel_close(channel);
+        dial_server("127.0.0.1", NULL);
+        for (int calls = 0; client.messages == 0; calls++) {
+            assert_true(calls < 100);
+            run_for_ms(calls > 0 ? 100 : 0); /* the channel is in its back-off */
+            start_call(&client, "/kvferry.Test/Call", 0);
+            say(&client, "hello");
+            if (calls == 0)
+                run_for_ms(300);
+            atomic_store(&accepts_to_fail, 0);
+            run_until(client.messages == 1 || client.closes == 1);
+        }
+        kvf_rpc_call_cancel(client.call);
+        run_until(client.closes == 1);
+    }
+}
+
 /* ---- out of descriptors ---- */
 
 static rlim_t limit_descriptors(rlim_t soft)
@@ -533,6 +590,7 @@ int main(int argc, char **argv)
         TEST(server__foreign_message_at_the_limit__heard),
         TEST(server__foreign_compressed_message__refused_unopened),
         TEST(server__out_of_descriptors__listens_on),
+        TEST(server__accept_fails_for_a_while__listens_on),
         BARE_TEST(call__server_killed__client_unavailable),
         TEST(call__client_killed__server_side_cancelled),
         BARE_TEST(call__server_stopped__keepalive_ends_it),
