@@ -49,7 +49,7 @@ enum ucx_link_state {
     UCX_LINK_CONNECTING, /* consumer: to one address after the other */
     UCX_LINK_HEARING,    /* until the other one has said all */
     UCX_LINK_UP,         /* the lane's thread has it */
-    UCX_LINK_PARTING,    /* taken apart, as soon as no claim is on its way any more */
+    UCX_LINK_PARTING,    /* taken apart, as soon as no claim is on its way any more, and drained */
 };
 
 /* A lane's connection. The control thread's, but while the lane is open its thread's. */
@@ -59,9 +59,12 @@ struct ucx_link {
     struct lane_addresses addresses; /* consumer */
     uint8_t heard[UCX_HELLO_MAX_BYTES];
     size_t heard_bytes;
-    ucp_worker_h worker; /* NULL: none */
-    ucp_ep_h endpoint;   /* NULL: none */
-    bool is_lost;        /* told, with `why` */
+    ucp_worker_h worker;          /* NULL: none */
+    ucp_ep_h endpoint;            /* NULL: none */
+    ucs_status_ptr_t closing;     /* PARTING: the endpoint */
+    struct kvf_timer drain_timer; /* PARTING: to look again */
+    uint64_t drain_end_ns;
+    bool is_lost; /* told, with `why` */
     struct kvf_status why;
     struct lane_invite invite;                       /* source */
     struct kvf_post connect_post, part_post;         /* to the control thread */

@@ -8,11 +8,11 @@
 #include "base/clock.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sys/epoll.h>
 
 #define DRAIN_NS KVF_NS_PER_S
-#define DRAIN_POLL_MS 10
+#define DRAIN_LOOK_NS (2 * KVF_NS_PER_MS)
+#define DRAIN_ROUNDS 64u /* calls of progress, then the other links have their turn */
 
 static struct ucx_lane *lane_of(struct ucx_link *link)
 {
@@ -246,47 +246,56 @@ static void link_ready(struct kvf_watch *watch, uint32_t events)
 
 /* ---- taking apart ---- */
 
-/* False: it has taken DRAIN_NS, and something is still under way. The peer is not waited for, only what is ours. */
-static bool drain(struct ucx_lane *lane, ucs_status_ptr_t closing)
+/* Nothing of ours is under way any more. The peer is not waited for. */
+static bool is_drained(struct ucx_link *link)
 {
-    ucp_worker_h worker = lane->link.worker;
-    uint64_t end = kvf_clock_now_ns() + DRAIN_NS;
-    struct pollfd wait = {.fd = -1, .events = POLLIN};
-    (void)ucx.ucp_worker_get_efd(worker, &wait.fd);
-    while (lane->under_way > 0 ||
-           (UCS_PTR_IS_PTR(closing) && ucx.ucp_request_check_status(closing) == UCS_INPROGRESS)) {
-        if (kvf_clock_now_ns() > end)
-            return false;
-        if (ucx.ucp_worker_progress(worker) == 0 && ucx.ucp_worker_arm(worker) == UCS_OK)
-            (void)poll(&wait, 1, DRAIN_POLL_MS);
-    }
-    return true;
+    return lane_of(link)->under_way == 0 &&
+           (!UCS_PTR_IS_PTR(link->closing) ||
+            ucx.ucp_request_check_status(link->closing) != UCS_INPROGRESS);
 }
 
 /* What did not end by itself ends with the worker: no socket and no queue pair of it is left then. */
-static void close_worker(struct ucx_lane *lane)
+static void parted(struct ucx_link *link)
 {
-    struct ucx_link *link = &lane->link;
-    ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-                                 .flags = UCP_EP_CLOSE_FLAG_FORCE};
-    if (link->endpoint != NULL) {
-        ucs_status_ptr_t closing = ucx.ucp_ep_close_nbx(link->endpoint, &force);
-        (void)drain(lane, closing);
-        if (UCS_PTR_IS_PTR(closing))
-            ucx.ucp_request_free(closing);
-    }
+    if (UCS_PTR_IS_PTR(link->closing))
+        ucx.ucp_request_free(link->closing);
     if (link->worker != NULL)
         ucx.ucp_worker_destroy(link->worker);
     link->endpoint = NULL;
     link->worker = NULL;
+    kvf_loop_post(lane_loop(link), &link->parted_post);
+}
+
+/* Whatever hangs, the other links have their turn meanwhile. */
+static void drain(struct kvf_timer *timer)
+{
+    struct ucx_link *link = kvf_container(timer, struct ucx_link, drain_timer);
+    uint64_t now = kvf_clock_now_ns();
+    for (unsigned round = 0; round < DRAIN_ROUNDS && !is_drained(link); round++)
+        (void)ucx.ucp_worker_progress(link->worker);
+    if (is_drained(link) || now >= link->drain_end_ns)
+        parted(link);
+    else
+        kvf_timer_start(control_loop(link), timer, now + DRAIN_LOOK_NS);
+}
+
+static void close_endpoint(struct ucx_link *link)
+{
+    ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    link->closing = ucx.ucp_ep_close_nbx(link->endpoint, &force);
+    link->drain_end_ns = kvf_clock_now_ns() + DRAIN_NS;
+    drain(&link->drain_timer);
 }
 
 static void part(struct ucx_link *link)
 {
     /* First, so that the other one lets go as well. While the link was up the lane's thread watched it, and has stopped. */
     lane_socket_close(control_loop(link), &link->watch);
-    close_worker(lane_of(link));
-    kvf_loop_post(lane_loop(link), &link->parted_post);
+    if (link->endpoint != NULL)
+        close_endpoint(link);
+    else
+        parted(link);
 }
 
 static void run_part(struct kvf_post *post)
@@ -305,6 +314,7 @@ void ucx_link_init(struct ucx_lane *lane)
     struct ucx_link *link = &lane->link;
     link->state = UCX_LINK_IDLE;
     link->watch = (struct kvf_watch){.fd = -1, .ready = link_ready};
+    link->drain_timer.fire = drain;
     link->connect_post.run = run_connect;
     link->part_post.run = run_part;
     link->up_post.run = ucx_lane_up;

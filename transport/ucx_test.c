@@ -344,6 +344,70 @@ static void lane__arming_fails__both_ends_end(void **state)
     ucx = real;
 }
 
+/* ---- closes that hang ---- */
+
+static _Atomic bool closes_hang;
+static char never; /* a request that does not end */
+
+static ucs_status_ptr_t close_hangs(ucp_ep_h ep, const ucp_request_param_t *param)
+{
+    ucs_status_ptr_t request = real.ucp_ep_close_nbx(ep, param);
+    if (!closes_hang)
+        return request;
+    if (UCS_PTR_IS_PTR(request))
+        real.ucp_request_free(request);
+    return &never;
+}
+
+static ucs_status_t check_status(void *request)
+{
+    return request == &never ? UCS_INPROGRESS : real.ucp_request_check_status(request);
+}
+
+static void free_request(void *request)
+{
+    if (request != &never)
+        real.ucp_request_free(request);
+}
+
+/* Each is given up after a second, and none of them holds up what opens meanwhile. */
+static void close__many_hang__a_new_lane_opens_meanwhile(void **state)
+{
+    enum { LANES = 8 };
+    (void)state;
+    struct testbed_end sources[LANES], consumers[LANES];
+    struct kvf_lane_nonces nonces;
+    real = ucx;
+    ucx.ucp_ep_close_nbx = close_hangs;
+    ucx.ucp_request_check_status = check_status;
+    ucx.ucp_request_free = free_request;
+    for (unsigned i = 0; i < LANES; i++) {
+        sources[i] = (struct testbed_end){.transport = testbed.source.transport};
+        consumers[i] = (struct testbed_end){.transport = testbed.consumer.transport};
+        testbed_end_invite(&sources[i], &nonces, TESTBED_WAIT_S * 1000);
+        testbed_end_connect(&consumers[i], testbed_port(), &nonces, TESTBED_WAIT_S * 1000);
+        testbed_wait_opened(&sources[i]);
+        testbed_wait_opened(&consumers[i]);
+    }
+    closes_hang = true;
+    for (unsigned i = 0; i < LANES; i++) {
+        kvf_lane_close(sources[i].lane);
+        kvf_lane_close(consumers[i].lane);
+    }
+    testbed_serve_ms(100);
+    uint64_t start = kvf_clock_now_ns();
+    testbed_lanes_open();
+    assert_true(kvf_clock_now_ns() - start < 4 * KVF_NS_PER_S); /* one by one they take 8 */
+    for (unsigned i = 0; i < LANES; i++) {
+        testbed_wait_closed(&sources[i]);
+        testbed_wait_closed(&consumers[i]);
+    }
+    closes_hang = false;
+    testbed_check_transfer(100000);
+    testbed_lanes_close();
+    ucx = real;
+}
+
 static void open__device_that_is_not_there__unsupported_and_says_so(void **state)
 {
     (void)state;
@@ -380,6 +444,7 @@ int main(int argc, char **argv)
         TEST(lane__a_send_fails__both_ends_end),
         TEST(lane__a_receive_fails__both_ends_end),
         TEST(lane__arming_fails__both_ends_end),
+        TEST(close__many_hang__a_new_lane_opens_meanwhile),
         TEST(open__device_that_is_not_there__unsupported_and_says_so),
         TEST(traits__of_ucx__one_tenant_and_why),
     };
