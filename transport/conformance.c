@@ -32,6 +32,7 @@ static int run_suite(const char *transport)
         TEST(close__other_side_first__late_reads_still_end),
         TEST(close__by_the_source_after_sending__ends_with_truth),
         TEST(close__1000_times__no_descriptor_is_left),
+        TEST(idle__open_lane_after_a_transfer__sleeps),
         TEST(invite__nobody_comes__closed_with_deadline),
         TEST(invite__many_lanes_at_once__each_nonce_opens_its_own),
         TEST(connect__wrong_nonce__refused_and_the_right_one_still_opens),
@@ -43,10 +44,12 @@ static int run_suite(const char *transport)
         TEST(death__of_the_source_while_bytes_come__right_or_unavailable),
         TEST(death__of_the_consumer__blocks_end_unavailable),
         TEST(death__of_the_consumer_while_bytes_go__source_memory_comes_back),
+        TEST(death__of_the_other_while_it_opens__lane_ends),
         TEST(stop__of_the_source__nothing_ends_until_we_close),
         TEST(stop__of_the_source_while_bytes_come__right_or_cancelled),
         TEST(stop__of_the_consumer__source_lets_go_when_it_closes),
         TEST(stop__of_one_consumer__other_lanes_go_on),
+        TEST(stop__of_the_other_while_it_opens__lane_ends),
     };
     return cmocka_run_group_tests_name("transport_conformance", tests, NULL, NULL);
 }

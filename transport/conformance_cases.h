@@ -32,6 +32,7 @@ void close__then_withdraw_and_land__ends_once(void **state);
 void close__other_side_first__late_reads_still_end(void **state);
 void close__by_the_source_after_sending__ends_with_truth(void **state);
 void close__1000_times__no_descriptor_is_left(void **state);
+void idle__open_lane_after_a_transfer__sleeps(void **state);
 void invite__nobody_comes__closed_with_deadline(void **state);
 void invite__many_lanes_at_once__each_nonce_opens_its_own(void **state);
 void connect__wrong_nonce__refused_and_the_right_one_still_opens(void **state);
@@ -42,10 +43,12 @@ void connect__bad_address__invalid_and_no_lane(void **state);
 void death__of_the_source__blocks_end_unavailable(void **state);
 void death__of_the_source_while_bytes_come__right_or_unavailable(void **state);
 void death__of_the_consumer_while_bytes_go__source_memory_comes_back(void **state);
+void death__of_the_other_while_it_opens__lane_ends(void **state);
 void stop__of_the_source_while_bytes_come__right_or_cancelled(void **state);
 void death__of_the_consumer__blocks_end_unavailable(void **state);
 void stop__of_the_source__nothing_ends_until_we_close(void **state);
 void stop__of_the_consumer__source_lets_go_when_it_closes(void **state);
 void stop__of_one_consumer__other_lanes_go_on(void **state);
+void stop__of_the_other_while_it_opens__lane_ends(void **state);
 
 #endif

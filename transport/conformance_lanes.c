@@ -4,6 +4,8 @@
 #include "base/clock.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 /* ---- the end of a lane ---- */
 
@@ -145,13 +147,17 @@ void close__by_the_source_after_sending__ends_with_truth(void **state)
     }
 }
 
+/* More, or fewer where a lane takes its time, by KVF_TRANSPORT_CYCLES. */
 void close__1000_times__no_descriptor_is_left(void **state)
 {
     (void)state;
+    const char *wanted = getenv("KVF_TRANSPORT_CYCLES");
+    unsigned long cycles = wanted != NULL ? strtoul(wanted, NULL, 10) : 1000;
+    assert_true(cycles > 0);
     testbed_lanes_open();
     testbed_lanes_close();
     unsigned before = testbed_descriptors();
-    for (int i = 0; i < 1000; i++) {
+    for (unsigned long i = 0; i < cycles; i++) {
         testbed_invite(TESTBED_WAIT_S * 1000);
         testbed_connect(&testbed.nonces, TESTBED_WAIT_S * 1000);
         for (uint64_t rounds = testbed_random(6); rounds > 0; rounds--)
@@ -163,6 +169,27 @@ void close__1000_times__no_descriptor_is_left(void **state)
     testbed_lanes_close();
     testbed_serve_ms(1200); /* a connection that never said its nonce has one second */
     assert_int_equal(testbed_descriptors(), before);
+}
+
+/* ---- an idle lane ---- */
+
+static uint64_t cpu_ns(void)
+{
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * KVF_NS_PER_S +
+           (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
+}
+
+/* A thread that spins would take the whole second. */
+void idle__open_lane_after_a_transfer__sleeps(void **state)
+{
+    (void)state;
+    testbed_lanes_open();
+    testbed_check_transfer(3 * KVF_MIB);
+    uint64_t before = cpu_ns();
+    (void)sleep(1);
+    assert_true(cpu_ns() - before < KVF_NS_PER_S / 4);
 }
 
 /* ---- opening ---- */

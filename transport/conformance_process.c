@@ -133,14 +133,33 @@ static struct other start_half_source(struct testbed_read *to)
     return other;
 }
 
-static struct other start_consumer(void)
+/* It is about to connect. */
+static struct other start_opening_consumer(uint64_t timeout_ms)
 {
+    char ready;
     struct other other = start_other("consumer");
-    testbed_invite(TESTBED_WAIT_S * 1000);
+    assert_int_equal(read(other.from, &ready, 1), 1);
+    testbed_invite(timeout_ms);
     struct invitation invitation = {.port = testbed_port(), .nonces = testbed.nonces};
     assert_int_equal(write(other.to, &invitation, sizeof(invitation)), sizeof(invitation));
-    testbed_wait_opened(&testbed.source);
+    return other;
+}
+
+/* We are about to connect to it. */
+static struct other start_opening_source(uint64_t timeout_ms)
+{
+    struct other other = start_other("source");
+    struct invitation invitation;
+    assert_int_equal(read(other.from, &invitation, sizeof(invitation)), sizeof(invitation));
+    testbed_end_connect(&testbed.consumer, invitation.port, &invitation.nonces, timeout_ms);
+    return other;
+}
+
+static struct other start_consumer(void)
+{
+    struct other other = start_opening_consumer(TESTBED_WAIT_S * 1000);
     char ready;
+    testbed_wait_opened(&testbed.source);
     assert_int_equal(read(other.from, &ready, 1), 1);
     tell_fd = other.to;
     testbed.tell = tell_far;
@@ -328,6 +347,69 @@ void stop__of_one_consumer__other_lanes_go_on(void **state)
     free(stuck);
 }
 
+/* ---- while it opens ---- */
+
+static bool is_open_or_over(void *argument)
+{
+    const struct testbed_end *end = argument;
+    return end->opened || end->lane == NULL;
+}
+
+/* The other one gets the signal at some point of `span_ms`. Whether the lane has opened or not, it ends. */
+static void hit_while_it_opens(struct testbed_end *end, int signal, uint64_t span_ms)
+{
+    uint64_t timeout_ms = 2 * span_ms + 200;
+    struct other other = end == &testbed.source ? start_opening_consumer(timeout_ms)
+                                                : start_opening_source(timeout_ms);
+    testbed_serve_ms((unsigned)testbed_random(span_ms + 1));
+    assert_int_equal(kill(other.pid, signal), 0);
+    testbed_wait(is_open_or_over, end);
+    if (end->lane != NULL && signal == SIGSTOP)
+        kvf_lane_close(end->lane);
+    testbed_wait_closed(end);
+    enum kvf_code code = end->closed.code;
+    assert_true(code == KVF_UNAVAILABLE || code == KVF_DEADLINE ||
+                (code == KVF_OK && signal == SIGSTOP));
+    end_other(&other);
+}
+
+static uint64_t opening_ms(struct testbed_end *end)
+{
+    struct other other = end == &testbed.source ? start_opening_consumer(TESTBED_WAIT_S * 1000)
+                                                : start_opening_source(TESTBED_WAIT_S * 1000);
+    uint64_t begun = kvf_clock_now_ns();
+    testbed_wait_opened(end);
+    uint64_t took = kvf_clock_now_ns() - begun;
+    kvf_lane_close(end->lane);
+    testbed_wait_closed(end);
+    end_other(&other);
+    return 1 + took / KVF_NS_PER_MS;
+}
+
+static void hit_often_while_it_opens(int signal)
+{
+    struct testbed_end *ends[] = {&testbed.source, &testbed.consumer};
+    for (unsigned e = 0; e < 2; e++) {
+        uint64_t span_ms = opening_ms(ends[e]);
+        for (unsigned i = 0; i < 8; i++)
+            hit_while_it_opens(ends[e], signal, span_ms);
+    }
+    testbed_lanes_open();
+    testbed_check_transfer(100000);
+}
+
+void death__of_the_other_while_it_opens__lane_ends(void **state)
+{
+    (void)state;
+    hit_often_while_it_opens(SIGKILL);
+}
+
+void stop__of_the_other_while_it_opens__lane_ends(void **state)
+{
+    (void)state;
+    hit_often_while_it_opens(SIGSTOP);
+}
+
 static bool never(void *argument)
 {
     (void)argument;
@@ -355,7 +437,7 @@ int conformance_be_consumer(const char *transport)
 {
     testbed_open(transport);
     struct invitation invitation;
-    if (read(0, &invitation, sizeof(invitation)) != sizeof(invitation))
+    if (write(1, "o", 1) != 1 || read(0, &invitation, sizeof(invitation)) != sizeof(invitation))
         return 1;
     testbed_end_connect(&testbed.consumer, invitation.port, &invitation.nonces,
                         TESTBED_WAIT_S * 1000);

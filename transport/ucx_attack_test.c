@@ -314,7 +314,7 @@ static void link__address_that_is_none_or_too_long__protocol(void **state)
     (void)state;
     static const uint32_t lengths[] = {0, UCX_ADDRESS_MAX_BYTES + 1, UINT32_MAX - 1};
     for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-        struct ucx_raw *raw = ucx_raw_consumer_half();
+        struct ucx_raw *raw = ucx_raw_consumer_half(TESTBED_WAIT_S * 1000);
         ucx_raw_say(raw, &testbed.nonces.connect, lengths[i], SIZE_MAX);
         testbed_wait_closed(&testbed.source);
         assert_int_equal(testbed.source.closed.code, KVF_PROTOCOL);
@@ -338,29 +338,45 @@ static void link__wrong_nonce_before_an_address__ucx_never_sees_it(void **state)
     ucx_raw_end(raw);
 }
 
-static void link__half_a_hello_then_nothing__deadline_or_unavailable(void **state)
+static void link__part_of_a_hello_then_nothing__deadline_or_unavailable(void **state)
 {
     (void)state;
-    static const size_t halves[] = {0, 1, LANE_GREETING_BYTES, UCX_HELLO_HEAD_BYTES,
-                                    UCX_HELLO_HEAD_BYTES + 1};
-    for (unsigned i = 0; i < sizeof(halves) / sizeof(halves[0]); i++) {
+    static const size_t parts[] = {
+        0, 1, LANE_GREETING_BYTES, UCX_HELLO_HEAD_BYTES, UCX_HELLO_HEAD_BYTES + 1, SIZE_MAX};
+    for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         struct ucx_raw *raw = ucx_raw_source_half(400);
-        ucx_raw_say(raw, &testbed.nonces.accept, UINT32_MAX, halves[i]);
+        ucx_raw_say(raw, &testbed.nonces.accept, UINT32_MAX, parts[i]);
         testbed_wait_closed(&testbed.consumer);
         assert_int_equal(testbed.consumer.closed.code, KVF_DEADLINE);
         ucx_raw_end(raw);
         raw = ucx_raw_source_half(TESTBED_WAIT_S * 1000);
-        ucx_raw_say(raw, &testbed.nonces.accept, UINT32_MAX, halves[i]);
+        ucx_raw_say(raw, &testbed.nonces.accept, UINT32_MAX, parts[i]);
         ucx_raw_end(raw);
         testbed_wait_closed(&testbed.consumer);
         assert_int_equal(testbed.consumer.closed.code, KVF_UNAVAILABLE);
     }
 }
 
+/* From the whole hello on UCX is connecting. */
+static void link__consumer_says_its_nonce_and_stops__deadline(void **state)
+{
+    (void)state;
+    static const size_t parts[] = {LANE_GREETING_BYTES, UCX_HELLO_HEAD_BYTES,
+                                   UCX_HELLO_HEAD_BYTES + 1, SIZE_MAX};
+    for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        struct ucx_raw *raw = ucx_raw_consumer_half(400);
+        ucx_raw_say(raw, &testbed.nonces.connect, UINT32_MAX, parts[i]);
+        testbed_wait_closed(&testbed.source);
+        assert_int_equal(testbed.source.closed.code, KVF_DEADLINE);
+        assert_int_equal(testbed.source.opened_count, 0);
+        ucx_raw_end(raw);
+    }
+}
+
 static void link__consumer_says_its_nonce_and_goes__lane_unavailable(void **state)
 {
     (void)state;
-    struct ucx_raw *raw = ucx_raw_consumer_half();
+    struct ucx_raw *raw = ucx_raw_consumer_half(TESTBED_WAIT_S * 1000);
     ucx_raw_say(raw, &testbed.nonces.connect, UINT32_MAX, UCX_HELLO_HEAD_BYTES);
     ucx_raw_end(raw);
     testbed_wait_closed(&testbed.source);
@@ -409,7 +425,7 @@ static void link__connected_said_twice_or_by_a_source__protocol(void **state)
 static void link__source_closed_while_the_consumer_says_half__gone(void **state)
 {
     (void)state;
-    struct ucx_raw *raw = ucx_raw_consumer_half();
+    struct ucx_raw *raw = ucx_raw_consumer_half(TESTBED_WAIT_S * 1000);
     ucx_raw_say(raw, &testbed.nonces.connect, UINT32_MAX, UCX_HELLO_HEAD_BYTES);
     testbed_serve_ms(20);
     kvf_lane_close(testbed.source.lane);
@@ -436,7 +452,8 @@ int main(int argc, char **argv)
         TEST(link__bytes_after_the_hello__protocol),
         TEST(link__address_that_is_none_or_too_long__protocol),
         TEST(link__wrong_nonce_before_an_address__ucx_never_sees_it),
-        TEST(link__half_a_hello_then_nothing__deadline_or_unavailable),
+        TEST(link__part_of_a_hello_then_nothing__deadline_or_unavailable),
+        TEST(link__consumer_says_its_nonce_and_stops__deadline),
         TEST(link__consumer_says_its_nonce_and_goes__lane_unavailable),
         TEST(link__consumer_connects_and_goes__lane_unavailable),
         TEST(link__connected_said_twice_or_by_a_source__protocol),

@@ -171,17 +171,17 @@ struct ucx_raw *ucx_raw_source(void)
     return raw;
 }
 
-struct ucx_raw *ucx_raw_consumer_half(void)
+struct ucx_raw *ucx_raw_consumer_half(uint64_t timeout_ms)
 {
     struct ucx_raw *raw = make();
-    testbed_invite(TESTBED_WAIT_S * 1000);
+    testbed_invite(timeout_ms);
     raw->fd = testbed_socket_connected();
     return raw;
 }
 
 struct ucx_raw *ucx_raw_consumer_connecting(void)
 {
-    struct ucx_raw *raw = ucx_raw_consumer_half();
+    struct ucx_raw *raw = ucx_raw_consumer_half(TESTBED_WAIT_S * 1000);
     ucx_raw_say(raw, &testbed.nonces.connect, UINT32_MAX, SIZE_MAX);
     hear_hello(raw);
     connect_to(raw, raw->heard + UCX_HELLO_HEAD_BYTES);

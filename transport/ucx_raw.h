@@ -27,7 +27,7 @@ struct ucx_raw *ucx_raw_source(void);
 struct ucx_raw *ucx_raw_consumer(void);
 /* The halves of these: it has the connection, and has heard the consumer's hello. */
 struct ucx_raw *ucx_raw_source_half(uint64_t timeout_ms);
-struct ucx_raw *ucx_raw_consumer_half(void);
+struct ucx_raw *ucx_raw_consumer_half(uint64_t timeout_ms);
 /* It has an endpoint, and does not say so: the lane is not open. */
 struct ucx_raw *ucx_raw_consumer_connecting(void);
 /* On the link: this nonce, an address of so many bytes, that many of which are sent. */

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 static const int watched_signals[] = {SIGSEGV, SIGBUS, SIGILL,  SIGFPE,  SIGABRT, SIGTERM,
@@ -116,25 +115,6 @@ static void open__threads_that_it_starts__are_deaf_to_signals(void **state)
     (void)closedir(tasks);
     assert_true(all > 6); /* two transports, each with a control and two lane threads */
     assert_int_equal(hearing, 1);
-}
-
-static uint64_t cpu_ns(void)
-{
-    struct rusage usage;
-    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
-    return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * KVF_NS_PER_S +
-           (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000;
-}
-
-/* A thread that spins would take the whole second. */
-static void idle__open_lane_after_a_transfer__sleeps(void **state)
-{
-    (void)state;
-    testbed_lanes_open();
-    testbed_check_transfer(3 * KVF_MIB);
-    uint64_t before = cpu_ns();
-    (void)sleep(1);
-    assert_true(cpu_ns() - before < KVF_NS_PER_S / 4);
 }
 
 static uint64_t resident_kib(void)
@@ -437,7 +417,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open__in_an_environment_full_of_settings__ours_count),
         TEST(open__threads_that_it_starts__are_deaf_to_signals),
-        TEST(idle__open_lane_after_a_transfer__sleeps),
         TEST(close__1000_lanes_that_moved_something__no_memory_is_left),
         TEST(open__failing_at_each_step__says_why_and_leaves_nothing),
         TEST(lane__a_call_fails_while_it_opens__both_ends_come_to_an_end),

@@ -5,6 +5,7 @@
 
 #include <linux/capability.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,6 +270,29 @@ static void nearness__own_address_and_others__by_what_they_share(void **state)
     assert_int_equal(kvf_transport_nearness(transport, 0, "no address"), 0);
 }
 
+/* ---- a process that forks ---- */
+
+/* Pages that a child shares are copied when they are written: the NIC must not go on with the copy that is not ours. */
+static void fork__child_that_lives_while_blocks_come__right_bytes(void **state)
+{
+    (void)state;
+    for (unsigned round = 0; round < 5; round++) {
+        testbed_lanes_open();
+        pid_t child = fork();
+        if (child == 0) {
+            (void)pause();
+            _exit(0);
+        }
+        memset(testbed.source.arena.base, (int)round, KVF_MIB);
+        memcpy(testbed.source.arena.base, testbed.pattern, KVF_MIB);
+        memset(testbed.consumer.arena.base, TESTBED_SENTINEL, KVF_MIB);
+        testbed_check_transfer(KVF_MIB);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        testbed_lanes_close();
+    }
+}
+
 /* ---- a process that may not ---- */
 
 /* What main does in such a process: says why it cannot open the transport. */
@@ -384,6 +408,7 @@ int main(int argc, char **argv)
         TEST(open__with_the_nics_of_this_host_named__opens_them),
         TEST(addresses__of_a_listener__where_it_can_be_reached),
         TEST(nearness__own_address_and_others__by_what_they_share),
+        TEST(fork__child_that_lives_while_blocks_come__right_bytes),
         TEST(open__without_the_devices_files__unsupported_and_says_where),
         TEST(open__with_little_lockable_memory__unsupported_and_says_the_remedy),
         TEST(listen__on_an_address_that_no_device_has__unavailable_and_says_so),
