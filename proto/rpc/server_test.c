@@ -460,10 +460,11 @@ static void call__server_stopped__keepalive_ends_it(void **state)
 
 static _Atomic int accepts_to_fail, accept_error;
 
-/* In front of libc's, whose word accept.c takes: so many times the kernel says no. */
+/* In front of libc's, whose word accept.c takes: so many times the kernel says no. It asks for libc's each time: any thread
+ * comes by here, and it is seldom. */
 long syscall(long number, ...)
 {
-    static long (*_Atomic real)(long, ...);
+    long (*real)(long, ...) = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
     long words[6];
     va_list arguments;
     va_start(arguments, number);
@@ -475,8 +476,6 @@ long syscall(long number, ...)
         errno = atomic_load(&accept_error);
         return -1;
     }
-    if (real == NULL)
-        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
     return real(number, words[0], words[1], words[2], words[3], words[4], words[5]);
 }
 
