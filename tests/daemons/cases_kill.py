@@ -1,5 +1,6 @@
 """One side of a pull is killed, stopped, or told to go: the other one lives, and nothing stays held."""
 
+import json
 import os
 import signal
 import time
@@ -198,6 +199,30 @@ def stopped_consumer_costs_the_source_nothing_for_ever(case):
     get.end()
     b.gauges_return_to_zero(15)
     _works_again(case, a, b, keys, paths)
+
+
+def stopped_peers_lose_their_idle_sessions(case):
+    """Nothing is under way, so no deadline finds it: the keepalive does, at either end, after 5 s and 5 s."""
+    a, b = case.pair()
+
+    def sessions():
+        return json.loads(a.http("/status.json")[1])["consumers"]["count"]
+
+    for key in ("k0", "k1"):
+        a.put(NS, key, case.file(key, MIB))
+    b.get(NS, "k0", source=a)
+    expect_equal(sessions(), 1, "sessions with the consumer")
+    b.signal(signal.SIGSTOP)
+    case.eventually(20, "the stopped consumer's session is ended", lambda: sessions() == 0, sessions)
+    b.signal(signal.SIGCONT)
+    case.eventually(10, "pulls work again", lambda: b.run("get", NS, "k1", "-o", "b/out", "--source", a.source).code == 0)
+    before = len(b.lines("session with", "ended"))
+    a.signal(signal.SIGSTOP)
+    case.eventually(20, "the stopped source's session is ended", lambda: len(b.lines("session with", "ended")) > before, b.last_line)
+    a.signal(signal.SIGCONT)
+    a.put(NS, "k2", case.file("k2", MIB))
+    case.eventually(10, "pulls work again", lambda: b.run("get", NS, "k2", "-o", "b/out", "--source", a.source).code == 0)
+    case.same(case.path("k2"), b.output("k2"), "pulled after the outage")
 
 
 def drain_of_a_consumer_while_it_pulls(case):

@@ -5,8 +5,10 @@ import errno
 import os
 import resource
 import socket
+import ssl
 import time
 
+from cases_identity import NS as TLS_NS, _pair, _restart
 from harness import expect, expect_equal
 from wire import DATA, PREFACE, SETTINGS, EngineSocket, call, field, frame
 
@@ -155,6 +157,47 @@ def storm_of_idle_connections(case):
         case.eventually(30, "connections that never said anything are ended", lambda: storm.open() == 0, storm.open)
         _idles(a, "after idle connections were ended")
     _works_again(case, a, descriptors)
+
+
+def storm_of_idle_tls_connections(case):
+    """Ten thousand on a port that speaks TLS: most say nothing at all, some end their handshake in good order and then fall
+    silent. A peer is answered beside them and, when they are gone, as if nothing had been."""
+    count = _raise_limit()
+    a, b = _pair(case)
+    for name in ("k0", "k1", "k2"):
+        a.put(TLS_NS, name, case.file(name, MIB))
+    b.get(TLS_NS, "k0", source=a)
+    time.sleep(1)
+    descriptors = a.descriptors() + 4
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=case.path("tls/ca.crt"))
+    context.load_cert_chain(case.path("tls/b.crt"), case.path("tls/b.key"))
+    context.set_alpn_protocols(["h2"])
+
+    def answered(key, what):
+        _restart(b, "b")  # a handshake of its own
+        start = time.monotonic()
+        b.get(TLS_NS, key, source=a, timeout_s=20)
+        seconds = time.monotonic() - start
+        expect(seconds < ANSWER_S * case.slowness, f"{what}: a get took {seconds:.1f} s")
+        case.same(case.path(key), b.output(key), what)
+
+    with _Storm(a) as storm:
+        for _ in range(150):
+            plain = socket.create_connection(("127.0.0.1", a.port), timeout=20)
+            idle = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            idle.setblocking(False)
+            storm.sockets.append(idle)
+        for _ in range(0, count, 100):
+            storm.connect(a.port, 100)
+            time.sleep(0.002)
+        expect(len(storm.sockets) >= count * 9 // 10, f"only {len(storm.sockets)} connections of {count}")
+        case.eventually(40, "idle TLS connections are ended", lambda: a.descriptors() <= descriptors, a.descriptors)
+        expect(a.memory_mib("VmHWM") < 128 + 1024, f"{a.memory_mib('VmHWM')} MiB for idle connections")
+        answered("k1", "right behind idle TLS connections")
+        _idles(a, "after idle TLS connections were ended")
+    answered("k2", "after the storm")
+    for daemon in (a, b):
+        daemon.gauges_return_to_zero()
 
 
 def storm_of_silent_peers(case):
