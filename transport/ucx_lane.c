@@ -125,8 +125,8 @@ static bool progress(struct ucx_lane *lane)
     return true;
 }
 
-/* While it connects and while Reads are open the worker is looked at now and then although its descriptor is silent: with soft-RoCE an event
- * gets lost now and then. An idle lane sleeps. */
+/* While it connects and while Reads are open the worker is looked at now and then although its descriptor is silent: with
+ * soft-RoCE an event gets lost now and then. An idle lane sleeps. */
 static void look_again(struct ucx_lane *lane)
 {
     bool waits = lane->state == UCX_LANE_CONNECTING || !kvf_list_is_empty(&lane->lane.reads);
@@ -171,14 +171,17 @@ static bool say_connected(struct ucx_lane *lane)
     return false;
 }
 
-static void open_if_connected(struct ucx_lane *lane)
+static bool open_if_connected(struct ucx_lane *lane)
 {
-    if (!lane->is_connected ||
-        (lane->lane.is_source ? !lane->consumer_is_connected : !say_connected(lane)))
-        return;
+    if (lane->state != UCX_LANE_CONNECTING || !lane->is_connected || lane->lane.stopping ||
+        !kvf_is_ok(lane->broken))
+        return false;
+    if (lane->lane.is_source ? !lane->consumer_is_connected : !say_connected(lane))
+        return false;
     set_state(lane, UCX_LANE_OPEN);
     kvf_timer_stop(lane_loop(lane), &lane->timer);
     lane_opened(&lane->lane);
+    return true;
 }
 
 /* ---- serving ---- */
@@ -193,10 +196,8 @@ static void serve(struct ucx_lane *lane)
     if (!is_up(lane))
         return;
     bool has_more = progress(lane);
-    if (lane->state == UCX_LANE_CONNECTING && kvf_is_ok(lane->broken) && !lane->lane.stopping) {
-        open_if_connected(lane);
-        has_more |= lane->state == UCX_LANE_OPEN; /* what has landed in the meantime */
-    }
+    if (open_if_connected(lane))
+        has_more = true; /* what has landed in the meantime */
     if (!kvf_is_ok(lane->broken))
         lane_end(&lane->lane, lane->broken);
     else if (has_more)
